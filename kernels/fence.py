@@ -1,0 +1,252 @@
+"""The check of one forward against ledger and seals, before it may read or write."""
+
+from __future__ import annotations
+
+import torch
+
+from . import layout
+from .backends import uses_triton
+from .checks import INDEX, expect, expect_page_size, signed64
+from .mix import mix_reference
+from .segments import expand, or_into
+
+SCRATCH_FIELDS = 8
+
+_UNFIT = layout.TAINTED | layout.RETIRED
+
+
+def fence_scratch(max_batch: int, device: str | torch.device) -> torch.Tensor:
+    """Scratch memory for ``fence``, reusable for ever.
+
+    Args:
+        max_batch: longest batch it has to serve.
+        device: where the ledger is.
+
+    Returns:
+        int64 (max_batch, SCRATCH_FIELDS), zeroed; every fence leaves it zeroed.
+    """
+    return torch.zeros((max_batch, SCRATCH_FIELDS), dtype=torch.int64, device=device)
+
+
+def _check(
+    pages, seals, req_to_token, rows, seq_lens, want, out_locs, verdict, scratch, page_size
+) -> None:
+    batch = want.shape[0]
+    expect("pages", pages, (None, layout.PAGE_FIELDS))
+    expect("seals", seals, (None, layout.SEAL_FIELDS))
+    expect("req_to_token", req_to_token, (None, None), (torch.int32,), contiguous=False)
+    if req_to_token.stride(1) != 1 and req_to_token.shape[1] > 1:
+        raise ValueError(f"req_to_token must be dense in a row, got {req_to_token.stride()}")
+    expect("rows", rows, (batch,), INDEX, contiguous=False)
+    expect("seq_lens", seq_lens, (batch,), INDEX, contiguous=False)
+    expect("want", want, (None, layout.WANT_FIELDS))
+    expect("out_locs", out_locs, (None,), INDEX, contiguous=False)
+    expect("verdict", verdict, (batch, layout.VERDICT_FIELDS))
+    expect("scratch", scratch, (None, SCRATCH_FIELDS))
+    if scratch.shape[0] < batch:
+        raise ValueError(f"scratch is for {scratch.shape[0]} entries, the batch has {batch}")
+    expect_page_size(page_size)
+
+
+def fence_reference(
+    pages: torch.Tensor,
+    seals: torch.Tensor,
+    req_to_token: torch.Tensor,
+    rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    want: torch.Tensor,
+    out_locs: torch.Tensor,
+    verdict: torch.Tensor,
+    scratch: torch.Tensor,
+    page_size: int,
+    key: int,
+    enforce: bool,
+    max_len: int,
+) -> None:
+    """Plain-torch ``fence``. Needs neither ``scratch`` nor ``max_len``."""
+    _check(pages, seals, req_to_token, rows, seq_lens, want, out_locs, verdict, scratch, page_size)
+    batch, (num_rows, capacity) = want.shape[0], req_to_token.shape
+    if batch == 0:
+        return
+    rows, lengths = rows.long(), seq_lens.long()
+    row, owner, namespace, new, offset = want[:, : layout.WANT_OFFSET + 1].unbind(1)
+    read = lengths - new
+
+    # -- the batch entry against the seal of its row
+    sealed = (row >= 0) & (row < seals.shape[0])
+    seal = torch.where(sealed.unsqueeze(1), seals[torch.where(sealed, row, 0)], 0)
+    seal_owner, seal_namespace, seal_length, seal_digest, poison = (
+        seal[:, : layout.SEAL_POISON + 1].unbind(1)
+    )
+    in_table = (rows >= 0) & (rows < num_rows)
+    sized = (lengths >= 0) & (lengths <= capacity) & (new >= 0) & (read >= 0)
+    identified = (
+        (seal_owner == owner) & (seal_namespace == namespace) & (owner != layout.TREE) & sealed
+    )
+    reasons = poison | torch.where((rows == row) & in_table & sealed, 0, layout.R_ROW)
+    reasons |= torch.where(identified, 0, layout.R_IDENTITY)
+    reasons |= torch.where(
+        sized & ((read == seal_length) | (seal_length == 0)), 0, layout.R_LENGTH
+    )
+
+    # -- every entry of the row against the ledger
+    count = torch.where(in_table & sized, lengths, 0)
+    entry = torch.repeat_interleave(torch.arange(batch, device=want.device), count)
+    begin = count.cumsum(0) - count
+    total = entry.shape[0]
+    first = (seal_length == 0).long()
+    # Per-row numbers are spread over the row's entries in one gather.
+    spread = torch.stack((rows, begin, read, owner, namespace, first, offset - read)).index_select(
+        1, entry
+    )
+    e_row, e_begin, e_read, e_owner, e_namespace, e_first, e_shift = spread.unbind(0)
+    position = torch.arange(total, device=want.device) - e_begin
+    slot = req_to_token[e_row, position].long()
+    page = torch.div(slot, page_size, rounding_mode="floor")
+    in_range = (page >= 1) & (page < pages.shape[0])
+    ledger = pages.index_select(0, torch.where(in_range, page, 0))
+    birth, page_namespace, page_owner, flags = ledger.unbind(1)
+    birth = torch.where(in_range, birth, 0)
+    is_new = position >= e_read
+    published = (flags & layout.PUBLISHED) != 0
+    foreign = page_owner != e_owner
+
+    bad = torch.where((flags & layout.LIVE) == 0, layout.R_DEAD, 0)
+    bad |= torch.where(page_namespace != e_namespace, layout.R_NAMESPACE, 0)
+    bad |= torch.where((flags & _UNFIT) != 0, layout.R_TAINTED, 0)
+    bad |= torch.where((flags & layout.DIRTY) != 0, layout.R_DIRTY, 0)
+    # Of what a first admission reads, nothing is its own yet.
+    unreadable = ~published & (foreign | (e_first != 0))
+    unwritable = published | foreign
+    bad |= torch.where(
+        is_new,
+        torch.where(unwritable, layout.R_WRITE_OWNER, 0),
+        torch.where(unreadable, layout.R_FOREIGN, 0),
+    )
+    bad = torch.where(in_range, bad, layout.R_RANGE)
+    write = position + e_shift
+    tokens = out_locs.shape[0]
+    covered = (offset >= 0) & (offset <= tokens - new)
+    if tokens:
+        target = out_locs[write.clamp(0, tokens - 1)]
+        misses = is_new & ((target != slot) | ~covered[entry])
+    else:
+        misses = is_new
+    bad |= torch.where(misses, layout.R_WRITE_TARGET, 0)
+
+    mixed = mix_reference(slot, birth, position, signed64(key))
+    digest = torch.zeros(2 * batch, dtype=torch.int64, device=want.device)
+    digest.index_add_(0, 2 * entry + is_new, mixed)
+    digest_read, digest_new = digest.view(batch, 2).unbind(1)
+    proven = (read == seal_length) & (seal_length > 0) & (count > 0)
+    reasons |= torch.where(proven & (digest_read != seal_digest), layout.R_DIGEST, 0)
+
+    verdict.zero_()
+    verdict[:, layout.VERDICT_POSITION] = -1
+    verdict[:, layout.VERDICT_OWNER] = owner
+    grown = torch.stack((lengths, digest_read + digest_new), dim=1)
+    if not (bool(reasons.any()) or bool(bad.any())):
+        seals[row, layout.SEAL_LENGTH : layout.SEAL_DIGEST + 1] = grown
+        return
+
+    # -- what offenders leave behind
+    or_into(reasons, entry, bad)
+    clean = reasons == 0
+    seals[row[clean], layout.SEAL_LENGTH : layout.SEAL_DIGEST + 1] = grown[clean]
+    # The seal of another incarnation is not the offender's to spoil.
+    spoilt = ~clean & identified
+    seals[row[spoilt], layout.SEAL_LENGTH] = lengths[spoilt]
+    or_into(seals[:, layout.SEAL_POISON], row[spoilt], reasons[spoilt])
+
+    verdict[:, layout.VERDICT_REASONS] = reasons
+    nowhere = torch.iinfo(torch.int64).max
+    lowest = torch.full_like(reasons, nowhere)
+    lowest.scatter_reduce_(0, entry, torch.where(bad != 0, position, nowhere), "amin")
+    placed = lowest != nowhere
+    at = (begin + lowest)[placed]
+    found = torch.where(in_range[at].unsqueeze(1), ledger[at], 0)
+    verdict[placed, layout.VERDICT_POSITION] = lowest[placed]
+    verdict[placed, layout.VERDICT_SLOT] = slot[at]
+    verdict[placed, layout.VERDICT_PAGE_OWNER] = found[:, layout.PAGE_OWNER]
+    verdict[placed, layout.VERDICT_PAGE_NAMESPACE] = found[:, layout.PAGE_NAMESPACE]
+    verdict[placed, layout.VERDICT_PAGE_BIRTH] = found[:, layout.PAGE_BIRTH]
+    verdict[placed, layout.VERDICT_PAGE_FLAGS] = found[:, layout.PAGE_FLAGS]
+
+    piece, index = expand(offset, torch.where(clean, 0, new), tokens)
+    page = torch.div(out_locs[index].long(), page_size, rounding_mode="floor")
+    inside = (page >= 1) & (page < pages.shape[0])
+    page, piece = page[inside], piece[inside]
+    flags = pages[page, layout.PAGE_FLAGS]
+    own = (flags & (layout.LIVE | layout.PUBLISHED)) == layout.LIVE
+    own &= pages[page, layout.PAGE_OWNER] == owner[piece]
+    pages[page[own], layout.PAGE_FLAGS] = flags[own] | layout.TAINTED
+    if enforce:
+        out_locs[index] = 0
+
+
+def fence(
+    pages: torch.Tensor,
+    seals: torch.Tensor,
+    req_to_token: torch.Tensor,
+    rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    want: torch.Tensor,
+    out_locs: torch.Tensor,
+    verdict: torch.Tensor,
+    scratch: torch.Tensor,
+    page_size: int,
+    key: int,
+    enforce: bool,
+    max_len: int,
+) -> None:
+    """Check each batch entry's row, reads and writes, grow clean seals, stop offenders.
+
+    The reasons a verdict can give are layout's ``R_*``. An entry whose row or length is
+    out of bounds is refused without walking its row. A clean entry's seal afterwards
+    covers ``seq_len`` entries. An offender's seal is poisoned (unless R_IDENTITY says
+    that it is somebody else's), the pages of its write set that it owns and has not
+    published are TAINTED, and with ``enforce`` its write set is turned to slot 0. One
+    launch, no synchronisation.
+
+    The caller has to see to it that ``want`` covers all of ``out_locs``: tokens that no
+    entry claims are not looked at. Whether a sibling of the same owner in the same batch
+    sees the taint of an offender already in this call is not defined.
+
+    Args:
+        pages: int64 (num_pages + 1, PAGE_FIELDS), contiguous; TAINTED marks are written.
+        seals: int64 (num_rows + 1, SEAL_FIELDS), contiguous, written.
+        req_to_token: int32 (rows, context), the engine's page table; a row is dense, rows
+            may be further apart than ``context``.
+        rows: int32 or int64 (batch,), any stride: the row the forward will read.
+        seq_lens: int32 or int64 (batch,), any stride: entries of the row in use, the new
+            ones included.
+        want: int64 (batch, WANT_FIELDS), contiguous: what each entry should be.
+        out_locs: int32 or int64 (tokens,), any stride: slots that the forward will write.
+            Entry i's are ``[WANT_OFFSET : WANT_OFFSET + WANT_NEW]``. Mutated if ``enforce``.
+        verdict: int64 (batch, VERDICT_FIELDS), contiguous, output.
+        scratch: from ``fence_scratch``, for at least this batch. One launch at a time.
+        page_size: slots of a page.
+        key: of the digest, any integer (taken mod 2**64).
+        enforce: divert what an offender writes.
+        max_len: about the longest ``seq_lens``. It only decides how many programs share
+            a row; a longer row is walked to its end all the same.
+
+    Raises:
+        TypeError, ValueError: a tensor has another dtype, shape or layout.
+    """
+    op = fence_triton if uses_triton(pages) else fence_reference
+    op(
+        pages,
+        seals,
+        req_to_token,
+        rows,
+        seq_lens,
+        want,
+        out_locs,
+        verdict,
+        scratch,
+        page_size,
+        key,
+        enforce,
+        max_len,
+    )

@@ -1,0 +1,1 @@
+"""Source patches for SGLang builds that cannot load plugins."""

@@ -1,0 +1,1 @@
+"""Ledger, seal, fence, scrubber, quarantine, verdicts, policy: torch only, no engine."""

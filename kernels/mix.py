@@ -34,13 +34,15 @@ def mix(slot, birth, position, key):
     return _fmix(h + position * MIX_POSITION)
 
 
-def _fmix_reference(x: torch.Tensor) -> torch.Tensor:
-    # int64 shifts are arithmetic in torch; the mask makes them logical.
-    x = x ^ ((x >> 30) & ((1 << 34) - 1))
-    x *= layout.MIX_BIRTH
-    x ^= (x >> 27) & ((1 << 37) - 1)
-    x *= layout.MIX_POSITION
-    return x.bitwise_xor_((x >> 31) & ((1 << 33) - 1))
+def _fmix_reference_(x: torch.Tensor, spare: torch.Tensor) -> None:
+    # In place, because allocations cost more than arithmetic at the sizes that the
+    # reference serves. int64 shifts are arithmetic in torch; the masks make them logical.
+    for shift, factor in ((30, layout.MIX_BIRTH), (27, layout.MIX_POSITION), (31, 1)):
+        torch.bitwise_right_shift(x, shift, out=spare)
+        spare.bitwise_and_((1 << (64 - shift)) - 1)
+        x.bitwise_xor_(spare)
+        if factor != 1:
+            x.mul_(factor)
 
 
 def mix_reference(
@@ -57,5 +59,11 @@ def mix_reference(
     Returns:
         int64 (n,).
     """
-    h = _fmix_reference(slot * layout.MIX_SLOT + birth * layout.MIX_BIRTH + key)
-    return _fmix_reference(h.add_(position * layout.MIX_POSITION))
+    h = slot * layout.MIX_SLOT
+    spare = birth * layout.MIX_BIRTH
+    h.add_(spare).add_(key)
+    _fmix_reference_(h, spare)
+    torch.mul(position, layout.MIX_POSITION, out=spare)
+    h.add_(spare)
+    _fmix_reference_(h, spare)
+    return h

@@ -8,6 +8,14 @@ import torch
 BITS = 16
 
 
+def pages_of(slot: torch.Tensor, page_size: int) -> torch.Tensor:
+    """Page of each slot (int64 (n,)), rounded down: below 0 for what is below slot 0."""
+    if page_size & (page_size - 1):
+        return torch.div(slot, page_size, rounding_mode="floor")
+    # A shift takes a tenth of a division's time.
+    return slot >> (page_size.bit_length() - 1)
+
+
 def expand(offset: torch.Tensor, count: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Flatten pieces ``[offset, offset + count)`` of a list of ``size`` elements.
 

@@ -6,9 +6,9 @@ import torch
 
 from . import layout
 from .backends import uses_triton
-from .checks import INDEX, expect, expect_page_size
+from .checks import expect, expect_page_size
 from .faults import append_faults_reference
-from .segments import expand, is_first, or_into
+from .segments import is_first, or_into
 
 
 def _check(pages, history, seals, faults, want, locs, born, birth_base, page_size) -> None:
@@ -24,6 +24,15 @@ def _check(pages, history, seals, faults, want, locs, born, birth_base, page_siz
         raise ValueError(f"birth_base must be at least 1 (0 means never born), got {birth_base}")
 
 
+def _open_seals(seals: torch.Tensor, want: torch.Tensor) -> None:
+    row = want[:, layout.WANT_ROW]
+    want = want[(row >= 0) & (row < seals.shape[0])]
+    seal = torch.zeros((want.shape[0], layout.SEAL_FIELDS), dtype=torch.int64, device=seals.device)
+    seal[:, layout.SEAL_OWNER] = want[:, layout.WANT_OWNER]
+    seal[:, layout.SEAL_NAMESPACE] = want[:, layout.WANT_NAMESPACE]
+    seals[want[:, layout.WANT_ROW]] = seal
+
+
 def stamp_reference(
     pages: torch.Tensor,
     history: torch.Tensor,
@@ -37,19 +46,20 @@ def stamp_reference(
 ) -> None:
     """Plain-torch ``stamp``."""
     _check(pages, history, seals, faults, want, locs, born, birth_base, page_size)
-    row = want[:, layout.WANT_ROW]
-    row_exists = (row >= 0) & (row < seals.shape[0])
-    fresh = want[row_exists & (want[:, layout.WANT_FRESH] != 0)]
-    seal = torch.zeros((fresh.shape[0], layout.SEAL_FIELDS), dtype=torch.int64, device=pages.device)
-    seal[:, layout.SEAL_OWNER] = fresh[:, layout.WANT_OWNER]
-    seal[:, layout.SEAL_NAMESPACE] = fresh[:, layout.WANT_NAMESPACE]
-    seals[fresh[:, layout.WANT_ROW]] = seal
-
+    fresh = want[:, layout.WANT_FRESH] != 0
+    if bool(fresh.any()):
+        _open_seals(seals, want[fresh])
     born.zero_()
-    entry, token = expand(want[:, layout.WANT_OFFSET], want[:, layout.WANT_NEW], locs.shape[0])
-    loc = locs[token]
-    starts = loc % page_size == 0
-    entry, token, page = entry[starts], token[starts], loc[starts] // page_size
+    token = (locs % page_size == 0).nonzero().flatten()
+    if token.shape[0] == 0:
+        return
+    # The entry of a token is the first one that ends behind it, unless there is a gap.
+    offset = want[:, layout.WANT_OFFSET].contiguous()
+    entry = torch.searchsorted(offset + want[:, layout.WANT_NEW], token, right=True)
+    claimed = entry < want.shape[0]
+    claimed &= offset[torch.where(claimed, entry, 0)] <= token
+    entry, token = entry[claimed], token[claimed]
+    page = locs[token] // page_size
     in_range = (page >= 1) & (page < pages.shape[0])
     flags = pages[torch.where(in_range, page, 0), layout.PAGE_FLAGS]
     wins = in_range & ((flags & (layout.LIVE | layout.RETIRED)) == 0)
@@ -79,7 +89,8 @@ def stamp_reference(
     append_faults_reference(faults, layout.F_ALIAS, page, actor, found)
     own = page[in_range & (found[:, layout.PAGE_OWNER] == actor)]
     or_into(pages[:, layout.PAGE_FLAGS], own, torch.full_like(own, layout.TAINTED))
-    row = want[entry, layout.WANT_ROW][row_exists[entry]]
+    row = want[entry, layout.WANT_ROW]
+    row = row[(row >= 0) & (row < seals.shape[0])]
     or_into(seals[:, layout.SEAL_POISON], row, torch.full_like(row, layout.R_ALIAS))
 
 

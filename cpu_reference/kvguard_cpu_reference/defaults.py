@@ -7,6 +7,8 @@ can mean something by a setting, the user's value stays.
 
 from sglang.srt.model_executor.cuda_graph_config import Backend, Phase, with_phase
 
+from kvguard_cpu_reference import threads
+
 ATTENTION_BACKEND = "torch_native"
 
 # Enough for tests and the demo, small enough to allocate at once: the engine would
@@ -23,6 +25,13 @@ def apply(server_args) -> None:
         server_args.attention_backend = ATTENTION_BACKEND
     if server_args.sampling_backend is None:
         server_args.sampling_backend = "pytorch"
+    # "auto" means half precision for a float32 checkpoint. A reference computes exactly,
+    # so that equal inputs give equal tokens whatever they are batched with.
+    if server_args.dtype == "auto":
+        server_args.dtype = "float32"
+    # The engine's idle loop spins, which on a few cores takes one away from everything
+    # else on the machine, clients and tests included.
+    server_args.sleep_on_idle = True
     for phase in (Phase.DECODE, Phase.PREFILL):
         server_args.cuda_graph_config = with_phase(
             server_args.cuda_graph_config, phase, backend=Backend.DISABLED
@@ -31,3 +40,7 @@ def apply(server_args) -> None:
         server_args.max_total_tokens = MAX_TOTAL_TOKENS
     if server_args.max_running_requests is None:
         server_args.max_running_requests = MAX_RUNNING_REQUESTS
+
+    ranks = server_args.tp_size * server_args.pp_size * server_args.dp_size
+    if ranks > 1:
+        threads.bind_ranks(ranks)

@@ -4,7 +4,7 @@ from sglang.srt.platforms.cpu import CpuDeviceMixin
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import PlatformCapabilities, SRTPlatform
 
-from kvguard_cpu_reference import defaults
+from kvguard_cpu_reference import defaults, threads
 
 
 class CpuReferencePlatform(CpuDeviceMixin, SRTPlatform):
@@ -28,6 +28,9 @@ class CpuReferencePlatform(CpuDeviceMixin, SRTPlatform):
 
     def apply_server_args_defaults(self, server_args) -> None:
         defaults.apply(server_args)
+
+    def init_backend(self) -> None:
+        threads.use_one_thread()
 
     def get_default_attention_backend(self) -> str:
         return defaults.ATTENTION_BACKEND

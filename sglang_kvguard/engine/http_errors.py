@@ -44,7 +44,7 @@ from fastapi.responses import JSONResponse
 ERR_TYPE = "KvGuardViolation"
 STATUS = HTTPStatus.INTERNAL_SERVER_ERROR
 
-_FIELDS = ("invariant", "incident_id", "text")
+_PREFIX = f'{{"{ERR_TYPE}": '
 
 
 def abort_message(invariant: str, incident_id: str, text: str) -> str:
@@ -171,10 +171,11 @@ def anthropic_response(original: Callable, self, response):
 
 
 def _violation_in(finish_reason: dict[str, Any]) -> KvGuardViolation | None:
-    if finish_reason.get("type") != "abort" or finish_reason.get("err_type") != ERR_TYPE:
+    message = finish_reason.get("message")
+    # The type as well: a request that merely asked for such text ends otherwise.
+    if finish_reason.get("type") != "abort" or not str(message).startswith(_PREFIX):
         return None
-    fields = json.loads(finish_reason["message"])[ERR_TYPE]
-    return KvGuardViolation(*(fields[name] for name in _FIELDS))
+    return KvGuardViolation(**json.loads(message)[ERR_TYPE])
 
 
 def _response(body: dict[str, Any]) -> JSONResponse:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
 from sglang_kvguard.core.violations import Verdict
-from sglang_kvguard.engine.http_errors import abort_message
+from sglang_kvguard.engine.http_errors import ERR_TYPE, STATUS, abort_message
 from sglang_kvguard.engine.runtime import GuardFailure, Runtime, current
 
 if TYPE_CHECKING:
@@ -70,8 +69,8 @@ def _abort_reason(req: Req) -> FINISH_ABORT:
     incident = req.kvguard_incident
     return FINISH_ABORT(
         abort_message(incident.invariant, incident.incident_id, incident.text),
-        HTTPStatus.INTERNAL_SERVER_ERROR,
-        "InternalServerError",
+        STATUS,
+        ERR_TYPE,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sglang_kvguard.core.guard import KVGuard
@@ -17,7 +17,7 @@ from sglang_kvguard.engine.incidents import IncidentLog
 from sglang_kvguard.engine.pool_spans import spans_of
 
 if TYPE_CHECKING:
-    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+    from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.scheduler import Scheduler
 
     from sglang_kvguard.engine.step import Step
@@ -167,3 +167,16 @@ def install(scheduler: Scheduler, policy: GuardPolicy) -> Runtime:
 def current() -> Runtime | None:
     """The guard of this process; None before it was installed."""
     return _current
+
+
+def confirmation() -> dict[str, object] | None:
+    """What this process tells the one that started it; None when it has no guard."""
+    if _current is None:
+        return None
+    return {
+        "self_test": "ok",
+        "self_test_steps": list(_current.self_test.steps),
+        "num_pages": _current.guard.ledger.num_pages,
+        "page_size": _current.guard.ledger.page_size,
+        "bytes_per_page": _current.guard.spans.bytes_per_page,
+    }

@@ -28,7 +28,7 @@ LAUNCH_SEAMS: tuple[Seam, ...] = (
 SERVER_SEAMS: tuple[Seam, ...] = (
     Seam(
         f"{_ENGINE}._wait_for_scheduler_ready",
-        "after",
+        "around",
         "sglang_kvguard.engine.handshake:require_confirmations",
         ("scheduler_pipe_readers", "scheduler_procs"),
         "the server would listen although a scheduler process is unguarded",
@@ -48,10 +48,10 @@ SERVER_SEAMS: tuple[Seam, ...] = (
         "/generate would answer a violation with 400 and without its incident id",
     ),
     Seam(
-        f"{_HTTP}.serve_generate_request",
+        f"{_HTTP}.dumps_json",
         "around",
-        "sglang_kvguard.engine.http_errors:native_stream",
-        ("obj", "request"),
+        "sglang_kvguard.engine.http_errors:native_event",
+        ("content",),
         "a /generate stream would end a violation as a client's bad request",
     ),
     Seam(
@@ -64,7 +64,7 @@ SERVER_SEAMS: tuple[Seam, ...] = (
     Seam(
         f"{_OPENAI}.serving_base.OpenAIServingBase.create_streaming_error_response",
         "around",
-        "sglang_kvguard.engine.http_errors:openai_stream_event",
+        "sglang_kvguard.engine.http_errors:openai_event",
         ("self", "message", "err_type", "status_code"),
         "an OpenAI stream would end a violation as a client's bad request",
     ),
@@ -74,6 +74,14 @@ SERVER_SEAMS: tuple[Seam, ...] = (
         "sglang_kvguard.engine.http_errors:openai_response",
         ("self", "message", "err_type", "status_code", "param"),
         "/v1/responses has an error builder of its own",
+    ),
+    Seam(
+        "sglang.srt.entrypoints.anthropic.serving.AnthropicServing"
+        "._convert_openai_error_response",
+        "around",
+        "sglang_kvguard.engine.http_errors:anthropic_response",
+        ("self", "response"),
+        "/v1/messages would hide the incident id behind 'Internal server error'",
     ),
 )
 

@@ -24,8 +24,8 @@ from .constants import (
 def append_faults(faults, mask, kind, page, actor, owner, namespace, birth, flags):
     """Device function: append one fault for every lane that ``mask`` selects.
 
-    All arguments but ``faults`` (pointer) are int64 blocks of one shape, ``mask`` int1.
-    The order of lanes and programs is not defined.
+    ``mask`` (int1) and ``page`` are blocks of one shape; the others, but for the pointer
+    ``faults``, are such blocks or scalars. The order of lanes and programs is not defined.
     """
     # The count is one address for all lanes: leave it alone when there is nothing to say.
     if tl.max(mask.to(tl.int32), axis=0) > 0:

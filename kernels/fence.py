@@ -3,16 +3,252 @@
 from __future__ import annotations
 
 import torch
+import triton
+import triton.language as tl
 
 from . import layout
 from .backends import uses_triton
 from .checks import INDEX, expect, expect_page_size, signed64
-from .mix import mix_reference
+from .constants import (
+    DIRTY,
+    LIVE,
+    PAGE_BIRTH,
+    PAGE_FIELDS,
+    PAGE_FLAGS,
+    PAGE_NAMESPACE,
+    PAGE_OWNER,
+    PUBLISHED,
+    R_DEAD,
+    R_DIGEST,
+    R_DIRTY,
+    R_FOREIGN,
+    R_IDENTITY,
+    R_LENGTH,
+    R_NAMESPACE,
+    R_RANGE,
+    R_ROW,
+    R_TAINTED,
+    R_WRITE_OWNER,
+    R_WRITE_TARGET,
+    RETIRED,
+    SEAL_DIGEST,
+    SEAL_FIELDS,
+    SEAL_LENGTH,
+    SEAL_NAMESPACE,
+    SEAL_OWNER,
+    SEAL_POISON,
+    TAINTED,
+    TREE,
+    VERDICT_FIELDS,
+    VERDICT_OWNER,
+    VERDICT_PAGE_BIRTH,
+    VERDICT_PAGE_FLAGS,
+    VERDICT_PAGE_NAMESPACE,
+    VERDICT_PAGE_OWNER,
+    VERDICT_POSITION,
+    VERDICT_REASONS,
+    VERDICT_SLOT,
+    WANT_FIELDS,
+    WANT_NAMESPACE,
+    WANT_NEW,
+    WANT_OFFSET,
+    WANT_OWNER,
+    WANT_ROW,
+)
+from .mix import mix, mix_reference
 from .segments import expand, or_into, pages_of
-
-SCRATCH_FIELDS = 8
+from .split import BLOCK, piece, split_grid
 
 _UNFIT = layout.TAINTED | layout.RETIRED
+
+# Columns of scratch, one row a batch entry: what the programs of an entry have found so far.
+SCRATCH_READ = tl.constexpr(0)  # digest of the entries that are only read
+SCRATCH_NEW = tl.constexpr(1)  # digest of the entries that are written
+SCRATCH_REASONS = tl.constexpr(2)
+SCRATCH_NEARNESS = tl.constexpr(3)  # capacity minus lowest offending position, 0 for none
+SCRATCH_TICKET = tl.constexpr(4)  # programs that are done
+_SCRATCH_FIELDS = 8
+SCRATCH_FIELDS = tl.constexpr(_SCRATCH_FIELDS)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def _fence_kernel(
+    pages,
+    seals,
+    req_to_token,
+    row_stride,
+    rows,
+    rows_stride,
+    seq_lens,
+    lens_stride,
+    want,
+    out_locs,
+    out_stride,
+    verdict,
+    scratch,
+    num_pages,
+    num_seals,
+    num_rows,
+    capacity,
+    num_tokens,
+    key: tl.int64,
+    PAGE_SIZE: tl.constexpr,
+    ENFORCE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    entry = tl.program_id(0)
+    split = tl.program_id(1)
+    splits = tl.num_programs(1)
+    want += entry * WANT_FIELDS
+    verdict += entry * VERDICT_FIELDS
+    scratch += entry * SCRATCH_FIELDS
+    want_row = tl.load(want + WANT_ROW)
+    want_owner = tl.load(want + WANT_OWNER)
+    want_namespace = tl.load(want + WANT_NAMESPACE)
+    new = tl.load(want + WANT_NEW)
+    offset = tl.load(want + WANT_OFFSET)
+    row = tl.load(rows + entry * rows_stride).to(tl.int64)
+    length = tl.load(seq_lens + entry * lens_stride).to(tl.int64)
+    read = length - new
+
+    # -- the batch entry against the seal of its row
+    sealed = (want_row >= 0) & (want_row < num_seals)
+    seal = seals + tl.where(sealed, want_row, 0) * SEAL_FIELDS
+    seal_owner = tl.load(seal + SEAL_OWNER, mask=sealed, other=0)
+    seal_namespace = tl.load(seal + SEAL_NAMESPACE, mask=sealed, other=0)
+    seal_length = tl.load(seal + SEAL_LENGTH, mask=sealed, other=0)
+    seal_digest = tl.load(seal + SEAL_DIGEST, mask=sealed, other=0)
+    in_table = (row >= 0) & (row < num_rows)
+    sized = (length >= 0) & (length <= capacity) & (new >= 0) & (read >= 0)
+    identified = sealed & (want_owner != TREE)
+    identified &= (seal_owner == want_owner) & (seal_namespace == want_namespace)
+    right_length = sized & ((read == seal_length) | (seal_length == 0))
+    first_admission = seal_length == 0
+
+    # -- every entry of the row against the ledger
+    walks = in_table & sized
+    stop = tl.where(walks, length, 0).to(tl.int32)
+    table = req_to_token + tl.where(walks, row, 0) * row_stride
+    covered = (offset >= 0) & (offset <= num_tokens - new)
+    digest_read = tl.zeros([BLOCK], tl.int64)
+    digest_new = tl.zeros([BLOCK], tl.int64)
+    bad = tl.zeros([BLOCK], tl.int32)
+    nearness = tl.zeros([BLOCK], tl.int32)
+    for begin in range(split * BLOCK, stop, splits * BLOCK):
+        position = begin + tl.arange(0, BLOCK)
+        mask = position < stop
+        slot = tl.load(table + position, mask=mask, other=0).to(tl.int64)
+        page = slot // PAGE_SIZE
+        in_range = mask & (page >= 1) & (page <= num_pages)
+        record = pages + page * PAGE_FIELDS
+        birth = tl.load(record + PAGE_BIRTH, mask=in_range, other=0)
+        namespace = tl.load(record + PAGE_NAMESPACE, mask=in_range, other=0)
+        owner = tl.load(record + PAGE_OWNER, mask=in_range, other=0)
+        flags = tl.load(record + PAGE_FLAGS, mask=in_range, other=0)
+        is_new = mask & (position >= read)
+        published = (flags & PUBLISHED) != 0
+        foreign = owner != want_owner
+
+        wrong = tl.where((flags & LIVE) == 0, R_DEAD, 0)
+        wrong |= tl.where(namespace != want_namespace, R_NAMESPACE, 0)
+        wrong |= tl.where((flags & (TAINTED | RETIRED)) != 0, R_TAINTED, 0)
+        wrong |= tl.where((flags & DIRTY) != 0, R_DIRTY, 0)
+        # Of what a first admission reads, nothing is its own yet.
+        unreadable = (published == 0) & (foreign | first_admission)
+        unwritable = published | foreign
+        wrong |= tl.where(
+            is_new, tl.where(unwritable, R_WRITE_OWNER, 0), tl.where(unreadable, R_FOREIGN, 0)
+        )
+        wrong = tl.where(in_range, wrong, R_RANGE)
+        target = tl.load(
+            out_locs + (offset + (position - read)) * out_stride, mask=is_new & covered, other=-1
+        )
+        misses = is_new & ((target != slot) | (covered == 0))
+        wrong |= tl.where(misses, R_WRITE_TARGET, 0)
+        wrong = tl.where(mask, wrong, 0)
+
+        bad |= wrong
+        nearness = tl.maximum(nearness, tl.where(wrong != 0, capacity - position, 0))
+        mixed = mix(slot, birth, position.to(tl.int64), key)
+        digest_read += tl.where(mask & (is_new == 0), mixed, 0)
+        digest_new += tl.where(is_new, mixed, 0)
+
+    tl.atomic_add(scratch + SCRATCH_READ, tl.sum(digest_read, axis=0))
+    tl.atomic_add(scratch + SCRATCH_NEW, tl.sum(digest_new, axis=0))
+    lanes = tl.zeros([BLOCK], tl.int32)
+    tl.atomic_or(scratch + SCRATCH_REASONS + lanes, bad.to(tl.int64), mask=bad != 0)
+    tl.atomic_max(scratch + SCRATCH_NEARNESS + lanes, nearness.to(tl.int64), mask=bad != 0)
+    # The lanes of other warps must be done before one thread draws the ticket.
+    tl.debug_barrier()
+    ticket = tl.atomic_add(scratch + SCRATCH_TICKET, 1)
+    if ticket == splits - 1:
+        # The last program of the entry sees what all of them found, and leaves the scratch
+        # zeroed for the next launch.
+        found_read = tl.atomic_xchg(scratch + SCRATCH_READ, 0)
+        found_new = tl.atomic_xchg(scratch + SCRATCH_NEW, 0)
+        reasons = tl.atomic_xchg(scratch + SCRATCH_REASONS, 0)
+        nearest = tl.atomic_xchg(scratch + SCRATCH_NEARNESS, 0)
+        tl.atomic_xchg(scratch + SCRATCH_TICKET, 0)
+
+        reasons |= tl.load(seal + SEAL_POISON, mask=sealed, other=0)
+        reasons |= tl.where((row == want_row) & in_table & sealed, 0, R_ROW)
+        reasons |= tl.where(identified, 0, R_IDENTITY)
+        reasons |= tl.where(right_length, 0, R_LENGTH)
+        proven = walks & (read == seal_length) & (seal_length > 0)
+        reasons |= tl.where(proven & (found_read != seal_digest), R_DIGEST, 0)
+
+        if reasons == 0:
+            tl.store(seal + SEAL_LENGTH, length)
+            tl.store(seal + SEAL_DIGEST, found_read + found_new)
+        else:
+            # The seal of another incarnation is not the offender's to spoil.
+            if identified:
+                tl.store(seal + SEAL_LENGTH, length)
+                tl.atomic_or(seal + SEAL_POISON, reasons)
+
+        placed = nearest > 0
+        at = tl.where(placed, capacity - nearest, -1)
+        slot_at = tl.load(table + at, mask=placed, other=0).to(tl.int64)
+        page_at = slot_at // PAGE_SIZE
+        known = placed & (page_at >= 1) & (page_at <= num_pages)
+        record_at = pages + page_at * PAGE_FIELDS
+        tl.store(verdict + VERDICT_REASONS, reasons)
+        tl.store(verdict + VERDICT_POSITION, at)
+        tl.store(verdict + VERDICT_SLOT, slot_at)
+        owner_at = tl.load(record_at + PAGE_OWNER, mask=known, other=0)
+        tl.store(verdict + VERDICT_PAGE_OWNER, owner_at)
+        namespace_at = tl.load(record_at + PAGE_NAMESPACE, mask=known, other=0)
+        tl.store(verdict + VERDICT_PAGE_NAMESPACE, namespace_at)
+        birth_at = tl.load(record_at + PAGE_BIRTH, mask=known, other=0)
+        tl.store(verdict + VERDICT_PAGE_BIRTH, birth_at)
+        flags_at = tl.load(record_at + PAGE_FLAGS, mask=known, other=0)
+        tl.store(verdict + VERDICT_PAGE_FLAGS, flags_at)
+        tl.store(verdict + VERDICT_OWNER, want_owner)
+
+        if reasons != 0:
+            # -- what an offender leaves behind
+            # The verdict must have the flags as they were found.
+            tl.debug_barrier()
+            begin, end = piece(offset, new, num_tokens)
+            for first in range(begin, end, BLOCK):
+                token = first + tl.arange(0, BLOCK)
+                mask = token < end
+                written = tl.load(
+                    out_locs + token.to(tl.int64) * out_stride, mask=mask, other=0
+                ).to(tl.int64)
+                page = written // PAGE_SIZE
+                in_range = mask & (page >= 1) & (page <= num_pages)
+                record = pages + page * PAGE_FIELDS
+                flags = tl.load(record + PAGE_FLAGS, mask=in_range, other=0)
+                owner = tl.load(record + PAGE_OWNER, mask=in_range, other=0)
+                own = in_range & ((flags & (LIVE | PUBLISHED)) == LIVE) & (owner == want_owner)
+                tl.atomic_or(record + PAGE_FLAGS, TAINTED, mask=own)
+                if ENFORCE:
+                    tl.store(
+                        out_locs + token.to(tl.int64) * out_stride,
+                        tl.zeros([BLOCK], tl.int32),
+                        mask=mask,
+                    )
 
 
 def fence_scratch(max_batch: int, device: str | torch.device) -> torch.Tensor:
@@ -23,9 +259,9 @@ def fence_scratch(max_batch: int, device: str | torch.device) -> torch.Tensor:
         device: where the ledger is.
 
     Returns:
-        int64 (max_batch, SCRATCH_FIELDS), zeroed; every fence leaves it zeroed.
+        int64 (max_batch, 8), zeroed; every fence leaves it zeroed.
     """
-    return torch.zeros((max_batch, SCRATCH_FIELDS), dtype=torch.int64, device=device)
+    return torch.zeros((max_batch, _SCRATCH_FIELDS), dtype=torch.int64, device=device)
 
 
 def _check(
@@ -42,10 +278,38 @@ def _check(
     expect("want", want, (None, layout.WANT_FIELDS))
     expect("out_locs", out_locs, (None,), INDEX, contiguous=False)
     expect("verdict", verdict, (batch, layout.VERDICT_FIELDS))
-    expect("scratch", scratch, (None, SCRATCH_FIELDS))
+    expect("scratch", scratch, (None, _SCRATCH_FIELDS))
     if scratch.shape[0] < batch:
         raise ValueError(f"scratch is for {scratch.shape[0]} entries, the batch has {batch}")
     expect_page_size(page_size)
+
+
+def fence_triton(
+    pages: torch.Tensor,
+    seals: torch.Tensor,
+    req_to_token: torch.Tensor,
+    rows: torch.Tensor,
+    seq_lens: torch.Tensor,
+    want: torch.Tensor,
+    out_locs: torch.Tensor,
+    verdict: torch.Tensor,
+    scratch: torch.Tensor,
+    page_size: int,
+    key: int,
+    enforce: bool,
+    max_len: int,
+) -> None:
+    """``fence`` as one Triton launch."""
+    _check(pages, seals, req_to_token, rows, seq_lens, want, out_locs, verdict, scratch, page_size)
+    batch = want.shape[0]
+    if batch == 0:
+        return
+    _fence_kernel[split_grid(batch, max_len)](
+        pages, seals, req_to_token, req_to_token.stride(0), rows, rows.stride(0), seq_lens,
+        seq_lens.stride(0), want, out_locs, out_locs.stride(0), verdict, scratch,
+        pages.shape[0] - 1, seals.shape[0], *req_to_token.shape, out_locs.shape[0],
+        signed64(key), PAGE_SIZE=page_size, ENFORCE=bool(enforce), BLOCK=BLOCK,
+    )  # fmt: skip
 
 
 def fence_reference(
@@ -111,6 +375,7 @@ def _grow_clean(
         seals.index_select(0, row).unbind(1)
     )
     read, ends = lengths - new, new.cumsum(0)
+    shortest, longest = torch.aminmax(lengths)
     if not (
         torch.equal(rows, row)
         and torch.equal(seal_owner, owner)
@@ -121,7 +386,8 @@ def _grow_clean(
         and bool(owner.all())
         and not bool(poison.any())
         and int(torch.minimum(new, read).min()) >= 0
-        and int(lengths.max()) <= capacity
+        and int(shortest) >= 0
+        and int(longest) <= capacity
     ):
         return None
 
@@ -311,8 +577,8 @@ def fence(
     launch, no synchronisation.
 
     The caller has to see to it that ``want`` covers all of ``out_locs``: tokens that no
-    entry claims are not looked at. Whether a sibling of the same owner in the same batch
-    sees the taint of an offender already in this call is not defined.
+    entry claims are not looked at. Whether an entry that maps a page of another offender
+    in the batch already sees its taint is not defined.
 
     Args:
         pages: int64 (num_pages + 1, PAGE_FIELDS), contiguous; TAINTED marks are written.

@@ -3,15 +3,146 @@
 from __future__ import annotations
 
 import torch
+import triton
+import triton.language as tl
 
 from . import layout
 from .backends import uses_triton
 from .checks import expect, expect_page_size, signed64
-from .faults import append_faults_reference
-from .mix import mix_reference
+from .constants import (
+    DIRTY,
+    F_PUBLISH,
+    LIVE,
+    PAGE_BIRTH,
+    PAGE_FIELDS,
+    PAGE_FLAGS,
+    PAGE_NAMESPACE,
+    PAGE_OWNER,
+    PUBLISH_COUNT,
+    PUBLISH_FIELDS,
+    PUBLISH_NAMESPACE,
+    PUBLISH_OFFSET,
+    PUBLISH_OWNER,
+    PUBLISH_RESEAL,
+    PUBLISH_ROW,
+    PUBLISH_START,
+    PUBLISHED,
+    R_PUBLISH,
+    RETIRED,
+    SEAL_DIGEST,
+    SEAL_FIELDS,
+    SEAL_OWNER,
+    SEAL_POISON,
+    TAINTED,
+)
+from .faults import append_faults, append_faults_reference
+from .mix import mix, mix_reference
 from .segments import expand, or_into
+from .split import BLOCK, piece, split_grid
 
 _UNFIT = layout.TAINTED | layout.RETIRED | layout.DIRTY
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def _publish_mark_kernel(
+    pages,
+    chunks,
+    new_locs,
+    num_tokens,
+    num_pages,
+    PAGE_SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    chunk = chunks + tl.program_id(0) * PUBLISH_FIELDS
+    split = tl.program_id(1)
+    chunk_owner = tl.load(chunk + PUBLISH_OWNER)
+    chunk_namespace = tl.load(chunk + PUBLISH_NAMESPACE)
+    begin, end = piece(
+        tl.load(chunk + PUBLISH_OFFSET), tl.load(chunk + PUBLISH_COUNT), num_tokens
+    )
+    for first in range(begin + split * BLOCK, end, tl.num_programs(1) * BLOCK):
+        token = first + tl.arange(0, BLOCK)
+        page = tl.load(new_locs + token, mask=token < end, other=0) // PAGE_SIZE
+        in_range = (page >= 1) & (page <= num_pages)
+        record = pages + page * PAGE_FIELDS
+        namespace = tl.load(record + PAGE_NAMESPACE, mask=in_range, other=0)
+        owner = tl.load(record + PAGE_OWNER, mask=in_range, other=0)
+        flags = tl.load(record + PAGE_FLAGS, mask=in_range, other=0)
+        fit = (flags & (LIVE | TAINTED | RETIRED | DIRTY)) == LIVE
+        given = in_range & fit & (namespace == chunk_namespace) & (owner == chunk_owner)
+        given = given & ((flags & PUBLISHED) == 0)
+        tl.atomic_or(record + PAGE_FLAGS, PUBLISHED, mask=given)
+
+
+# A launch of its own: an entry may point at a page that another chunk publishes.
+@triton.jit(do_not_specialize=["num_tokens", "num_seals"])
+def _publish_settle_kernel(
+    pages,
+    seals,
+    faults,
+    chunks,
+    old_locs,
+    new_locs,
+    key: tl.int64,
+    num_tokens,
+    num_pages,
+    num_seals,
+    PAGE_SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    chunk = chunks + tl.program_id(0) * PUBLISH_FIELDS
+    split = tl.program_id(1)
+    row = tl.load(chunk + PUBLISH_ROW)
+    chunk_owner = tl.load(chunk + PUBLISH_OWNER)
+    chunk_namespace = tl.load(chunk + PUBLISH_NAMESPACE)
+    start = tl.load(chunk + PUBLISH_START)
+    reseals = (tl.load(chunk + PUBLISH_RESEAL) != 0) & (row >= 0) & (row < num_seals)
+    seal = seals + tl.where(reseals, row, 0) * SEAL_FIELDS
+    reseals = reseals & (tl.load(seal + SEAL_OWNER) == chunk_owner)
+
+    begin, end = piece(
+        tl.load(chunk + PUBLISH_OFFSET), tl.load(chunk + PUBLISH_COUNT), num_tokens
+    )
+    change = tl.zeros([BLOCK], tl.int64)
+    any_wrong = tl.zeros([BLOCK], tl.int32)
+    for first in range(begin + split * BLOCK, end, tl.num_programs(1) * BLOCK):
+        token = first + tl.arange(0, BLOCK)
+        mask = token < end
+        new = tl.load(new_locs + token, mask=mask, other=0)
+        page = new // PAGE_SIZE
+        in_range = (page >= 1) & (page <= num_pages)
+        record = pages + page * PAGE_FIELDS
+        birth = tl.load(record + PAGE_BIRTH, mask=in_range, other=0)
+        namespace = tl.load(record + PAGE_NAMESPACE, mask=in_range, other=0)
+        owner = tl.load(record + PAGE_OWNER, mask=in_range, other=0)
+        flags = tl.load(record + PAGE_FLAGS, mask=in_range, other=0)
+        fit = (flags & (LIVE | PUBLISHED | TAINTED | RETIRED | DIRTY)) == (LIVE | PUBLISHED)
+        wrong = mask & ((fit & (namespace == chunk_namespace)) == 0)
+        any_wrong |= wrong.to(tl.int32)
+
+        before = tl.load(new_locs + token - 1, mask=mask & (token > begin), other=0) // PAGE_SIZE
+        told = wrong & ((token == begin) | (before != page))
+        append_faults(
+            faults, told, F_PUBLISH, page,
+            chunk_owner, owner, namespace, birth, flags,
+        )  # fmt: skip
+
+        if reseals:
+            old = tl.load(old_locs + token, mask=mask, other=0)
+            old_page = old // PAGE_SIZE
+            old_birth = tl.load(
+                pages + old_page * PAGE_FIELDS + PAGE_BIRTH,
+                mask=(old_page >= 1) & (old_page <= num_pages),
+                other=0,
+            )
+            position = start + token - begin
+            moved = mix(new, birth, position, key) - mix(old, old_birth, position, key)
+            change += tl.where(mask, moved, 0)
+
+    if reseals:
+        tl.atomic_add(seal + SEAL_DIGEST, tl.sum(change, axis=0))
+        if tl.max(any_wrong, axis=0) > 0:
+            tl.atomic_or(seal + SEAL_POISON, R_PUBLISH)
 
 
 def _check(pages, seals, faults, chunks, old_locs, new_locs, page_size) -> None:
@@ -22,6 +153,32 @@ def _check(pages, seals, faults, chunks, old_locs, new_locs, page_size) -> None:
     expect("old_locs", old_locs, (None,))
     expect("new_locs", new_locs, (old_locs.shape[0],))
     expect_page_size(page_size)
+
+
+def publish_triton(
+    pages: torch.Tensor,
+    seals: torch.Tensor,
+    faults: torch.Tensor,
+    chunks: torch.Tensor,
+    old_locs: torch.Tensor,
+    new_locs: torch.Tensor,
+    page_size: int,
+    key: int,
+) -> None:
+    """``publish`` as two Triton launches."""
+    _check(pages, seals, faults, chunks, old_locs, new_locs, page_size)
+    num_chunks, tokens = chunks.shape[0], new_locs.shape[0]
+    if num_chunks == 0 or tokens == 0:
+        return
+    grid = split_grid(num_chunks, tokens)
+    num_pages, num_seals = pages.shape[0] - 1, seals.shape[0]
+    _publish_mark_kernel[grid](
+        pages, chunks, new_locs, tokens, num_pages, PAGE_SIZE=page_size, BLOCK=BLOCK
+    )
+    _publish_settle_kernel[grid](
+        pages, seals, faults, chunks, old_locs, new_locs, signed64(key), tokens, num_pages,
+        num_seals, PAGE_SIZE=page_size, BLOCK=BLOCK,
+    )  # fmt: skip
 
 
 def publish_reference(

@@ -3,15 +3,127 @@
 from __future__ import annotations
 
 import torch
+import triton
+import triton.language as tl
 
 from . import layout
 from .backends import uses_triton
 from .checks import expect
-from .faults import append_faults_reference
+from .constants import (
+    DIRTY,
+    F_DOUBLE_FREE,
+    F_FOREIGN_FREE,
+    F_INVALID_FREE,
+    F_RETIRED,
+    LIVE,
+    PAGE_BIRTH,
+    PAGE_FIELDS,
+    PAGE_FLAGS,
+    PAGE_NAMESPACE,
+    PAGE_OWNER,
+    PUBLISHED,
+    RELEASE_ACTOR,
+    RELEASE_COUNT,
+    RELEASE_FIELDS,
+    RELEASE_OFFSET,
+    RETIRED,
+    TAINTED,
+    TREE,
+)
+from .faults import append_faults, append_faults_reference
 from .segments import expand, is_first
+from .split import BLOCK, piece, split_grid
 
 # A page with one of these is withheld from allocation when its holder lets go of it.
 _WITHHELD = layout.TAINTED | layout.DIRTY | layout.RETIRED
+
+# A page given back twice in one call must be freed by the same entry on every rank, or
+# their free lists part. So a release takes two launches: the first judges every entry
+# against the ledger as it was and lets the entitled ones bid for their page, with an
+# atomic maximum on the bits of PAGE_FLAGS above the flags; the second looks who won.
+# In between, scrub_ids holds each entry's judgement: (kind of fault << 8) | flags.
+_SHIFT = tl.constexpr(8)
+_FLAGS = tl.constexpr(255)
+
+
+@triton.jit(do_not_specialize=["num_ids"])
+def _release_judge_kernel(
+    pages,
+    chunks,
+    page_ids,
+    scrub_ids,
+    num_ids,
+    num_pages,
+    BLOCK: tl.constexpr,
+):
+    chunk = chunks + tl.program_id(0) * RELEASE_FIELDS
+    split = tl.program_id(1)
+    actor = tl.load(chunk + RELEASE_ACTOR)
+    begin, end = piece(tl.load(chunk + RELEASE_OFFSET), tl.load(chunk + RELEASE_COUNT), num_ids)
+    for first in range(begin + split * BLOCK, end, tl.num_programs(1) * BLOCK):
+        index = first + tl.arange(0, BLOCK)
+        mask = index < end
+        page = tl.load(page_ids + index, mask=mask, other=0)
+        in_range = (page >= 1) & (page <= num_pages)
+        record = pages + page * PAGE_FIELDS
+        flags = tl.load(record + PAGE_FLAGS, mask=in_range, other=0) & _FLAGS
+        owner = tl.load(record + PAGE_OWNER, mask=in_range, other=0)
+        published = (flags & PUBLISHED) != 0
+        if actor == TREE:
+            entitled = published
+        else:
+            entitled = (owner == actor) & (published == 0)
+        kind = tl.where(entitled, 0, F_FOREIGN_FREE)
+        kind = tl.where((flags & LIVE) != 0, kind, F_DOUBLE_FREE)
+        kind = tl.where(in_range, kind, F_INVALID_FREE).to(tl.int64)
+        bid = ((num_ids - index).to(tl.int64) << _SHIFT) | flags
+        tl.atomic_max(record + PAGE_FLAGS, bid, mask=mask & (kind == 0))
+        tl.store(scrub_ids + index, (kind << _SHIFT) | flags, mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_ids"])
+def _release_settle_kernel(
+    pages,
+    faults,
+    chunks,
+    page_ids,
+    scrub_ids,
+    num_ids,
+    num_pages,
+    BLOCK: tl.constexpr,
+):
+    chunk = chunks + tl.program_id(0) * RELEASE_FIELDS
+    split = tl.program_id(1)
+    actor = tl.load(chunk + RELEASE_ACTOR)
+    begin, end = piece(tl.load(chunk + RELEASE_OFFSET), tl.load(chunk + RELEASE_COUNT), num_ids)
+    for first in range(begin + split * BLOCK, end, tl.num_programs(1) * BLOCK):
+        index = first + tl.arange(0, BLOCK)
+        mask = index < end
+        page = tl.load(page_ids + index, mask=mask, other=0)
+        judged = tl.load(scrub_ids + index, mask=mask, other=0)
+        kind = judged >> _SHIFT
+        flags = judged & _FLAGS
+        record = pages + page * PAGE_FIELDS
+        bid = tl.load(record + PAGE_FLAGS, mask=mask & (kind == 0), other=0) >> _SHIFT
+        freed = mask & (kind == 0) & (bid == num_ids - index)
+        kind = tl.where((kind == 0) & (freed == 0), F_DOUBLE_FREE, kind)
+        withheld = freed & ((flags & (TAINTED | DIRTY | RETIRED)) != 0)
+        after = tl.where(withheld, RETIRED, 0).to(tl.int64)
+        tl.store(record + PAGE_FLAGS, after, mask=freed)
+        tl.store(scrub_ids + index, tl.where(freed, page, 0), mask=mask)
+        tl.store(page_ids + index, tl.where(withheld | (freed == 0), 0, page), mask=mask)
+
+        kind = tl.where(withheld, F_RETIRED, kind)
+        fault = mask & (kind != 0)
+        if tl.max(fault.to(tl.int32), axis=0) > 0:
+            known = fault & (page >= 1) & (page <= num_pages)
+            owner = tl.load(record + PAGE_OWNER, mask=known, other=0)
+            namespace = tl.load(record + PAGE_NAMESPACE, mask=known, other=0)
+            birth = tl.load(record + PAGE_BIRTH, mask=known, other=0)
+            append_faults(
+                faults, fault, kind, page, actor, owner, namespace, birth,
+                flags,
+            )  # fmt: skip
 
 
 def _check(pages, seals, faults, chunks, page_ids, scrub_ids) -> None:
@@ -21,6 +133,29 @@ def _check(pages, seals, faults, chunks, page_ids, scrub_ids) -> None:
     expect("chunks", chunks, (None, layout.RELEASE_FIELDS))
     expect("page_ids", page_ids, (None,))
     expect("scrub_ids", scrub_ids, (page_ids.shape[0],))
+
+
+def release_triton(
+    pages: torch.Tensor,
+    seals: torch.Tensor,
+    faults: torch.Tensor,
+    chunks: torch.Tensor,
+    page_ids: torch.Tensor,
+    scrub_ids: torch.Tensor,
+) -> None:
+    """``release`` as two Triton launches."""
+    _check(pages, seals, faults, chunks, page_ids, scrub_ids)
+    num_chunks, num_ids = chunks.shape[0], page_ids.shape[0]
+    if num_chunks == 0 or num_ids == 0:
+        return
+    grid = split_grid(num_chunks, num_ids)
+    num_pages = pages.shape[0] - 1
+    _release_judge_kernel[grid](
+        pages, chunks, page_ids, scrub_ids, num_ids, num_pages, BLOCK=BLOCK
+    )
+    _release_settle_kernel[grid](
+        pages, faults, chunks, page_ids, scrub_ids, num_ids, num_pages, BLOCK=BLOCK
+    )
 
 
 def release_reference(

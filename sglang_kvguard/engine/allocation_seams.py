@@ -56,7 +56,9 @@ def alloc_for_decode(original: Callable, batch: ScheduleBatch, token_per_req: in
         runtime.decode_want = runtime.guard.want(
             runtime.tags(batch.reqs), [1] * count, [False] * count
         )
-    runtime.guard.stamp(runtime.decode_want, locs)
+    if runtime.scheduler.token_to_kv_pool_allocator.decode_births:
+        # Most decode steps of few requests stay on pages that were stamped before.
+        runtime.guard.stamp(runtime.decode_want, locs)
     batch.kvguard_allocation = Allocation(
         runtime.decode_reqs, runtime.decode_want, locs.numel()
     )

@@ -20,10 +20,11 @@ class _Quarantined:
 
     Attributes:
         guard: None until attached.
-        ran_dry: allocations that the pool could not serve, quarantine included.
+        decode_births: pages that the last decode step took from the pool.
     """
 
     guard: KVGuard | None = None
+    decode_births = 0
 
     def attach(self, guard: KVGuard) -> None:
         """From now on frees go through ``guard``. The pool must be unused."""
@@ -76,10 +77,11 @@ class _Quarantined:
 
 
 class GuardedTokenAllocator(_Quarantined, TokenToKVPoolAllocator):
-    """Page size 1."""
+    """Page size 1: every slot is a page, every allocation a birth."""
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
         self.make_room(need_size)
+        self.decode_births = need_size
         return super().alloc(need_size)
 
     def free(self, free_index: torch.Tensor) -> None:
@@ -131,7 +133,10 @@ class GuardedPagedAllocator(_Quarantined, PagedTokenToKVPoolAllocator):
             self.make_room(
                 get_num_new_pages(seq_lens=seq_lens_cpu, page_size=self.page_size, decode=True)
             )
-        return super().alloc_decode(seq_lens, seq_lens_cpu, last_loc)
+        free = len(self.free_pages)
+        locs = super().alloc_decode(seq_lens, seq_lens_cpu, last_loc)
+        self.decode_births = free - len(self.free_pages)
+        return locs
 
     def free(self, free_index: torch.Tensor) -> None:
         if self.guard is None:

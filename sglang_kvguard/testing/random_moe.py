@@ -66,7 +66,10 @@ def make(path: str | Path, seed: int = 0) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config(), indent=2) + "\n")
     tokenizer.save(directory)
-    save_file(_weights(seed), directory / "model.safetensors", metadata={"format": "pt"})
+    weights = directory / "model.safetensors"
+    save_file(_weights(seed), weights, metadata={"format": "pt"})
+    # Written readable by their owner alone; a server may be somebody else.
+    weights.chmod(0o644)
     return directory
 
 

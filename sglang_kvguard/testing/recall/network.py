@@ -94,4 +94,6 @@ def save(model, directory: Path) -> None:
     """Write a model directory an engine can load."""
     directory.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(str(directory))
+    # The weights are written readable by their owner alone; a server may be somebody else.
+    (directory / "model.safetensors").chmod(0o644)
     tokenizer.save(directory)

@@ -1,0 +1,1 @@
+"""What the guard costs, measured in pairs with the guard off and on."""

@@ -1,0 +1,1 @@
+"""What the unit tests run inside the engine process; imported nowhere else."""

@@ -1,0 +1,90 @@
+"""Command lines, parsed by the engine's own parser."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tempfile
+
+from sglang.srt.server_args import prepare_server_args
+
+from sglang_kvguard.core.policy import GuardPolicy
+from sglang_kvguard.engine import activation
+from tests.unit.in_engine.off import ARGV
+
+
+def refusal(*flags: str) -> dict[str, object]:
+    """Exit code and stderr of a command line that must not be accepted."""
+    stderr = io.StringIO()
+    code = None
+    with contextlib.redirect_stderr(stderr):
+        try:
+            prepare_server_args([*ARGV, *flags])
+        except SystemExit as exit:
+            code = exit.code
+    return {"code": code, "stderr": stderr.getvalue(), "active": activation.active() is not None}
+
+
+def refusal_of_config(text: str) -> dict[str, object]:
+    """The same for a YAML file."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(text)
+        file.flush()
+        return refusal("--config", file.name)
+
+
+def unverified(*flags: str) -> dict[str, object]:
+    """A command line on an engine version that no table names."""
+    real, activation.ENGINE_VERSION = activation.ENGINE_VERSION, "0.9.9"
+    try:
+        return refusal("--enable-kv-guard", *flags)
+    finally:
+        activation.ENGINE_VERSION = real
+
+
+def turn_on(*flags: str) -> dict[str, str]:
+    """An accepted command line; the guard stays on in this process."""
+    prepare_server_args([*ARGV, "--enable-kv-guard", *flags])
+    active = activation.active()
+    return {
+        "origin": active.origin,
+        "policy": active.policy.to_json(),
+        "env": os.environ[activation.POLICY_ENV],
+        "pid": os.getpid(),
+    }
+
+
+def turn_on_again(**_: object) -> str:
+    """``enable()`` with other settings, in a process that is guarded already."""
+    try:
+        activation.enable(ttl=1.5)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "accepted"
+
+
+def inherited(env: str | None, parent: int | None) -> object:
+    """What a child process makes of the environment.
+
+    Args:
+        env: the variable's value.
+        parent: process id that ``multiprocessing`` says spawned it.
+    """
+    spawner, activation._spawner = activation._spawner, lambda: parent
+    active, activation._active = activation._active, None
+    before = os.environ.get(activation.POLICY_ENV)
+    os.environ[activation.POLICY_ENV] = env
+    try:
+        policy = activation.inherited_policy()
+        left = activation.POLICY_ENV in os.environ
+        return {"policy": policy.to_json() if policy else None, "left": left}
+    finally:
+        activation._spawner, activation._active = spawner, active
+        os.environ.pop(activation.POLICY_ENV, None)
+        if before is not None:
+            os.environ[activation.POLICY_ENV] = before
+
+
+def default_policy() -> str:
+    return GuardPolicy().to_json()

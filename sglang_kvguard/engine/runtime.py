@@ -99,10 +99,12 @@ class Runtime:
         if scheduler.device == "cpu" or not scheduler.enable_overlap:
             yield
             return
+        # The schedule stream in the event loop, the default stream during start.
+        caller = scheduler.device_module.current_stream()
         with scheduler.forward_stream_ctx:
-            scheduler.forward_stream.wait_stream(scheduler.schedule_stream)
+            scheduler.forward_stream.wait_stream(caller)
             yield
-        scheduler.schedule_stream.wait_stream(scheduler.forward_stream)
+        caller.wait_stream(scheduler.forward_stream)
 
     # -- identity -----------------------------------------------------------------------
 

@@ -4,6 +4,9 @@ import pytest
 
 from tests.unit.engine_process import EngineProcess
 
+# One command line for all: a process has one policy.
+TURN_ON = ("--kv-guard-scope", "shared", "--kv-guard-ttl", "5")
+
 _engine: EngineProcess | None = None
 
 
@@ -19,3 +22,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def engine():
     yield _engine
     _engine.close()
+
+
+@pytest.fixture(scope="session")
+def guarded(engine: EngineProcess) -> EngineProcess:
+    """The engine process with the guard turned on by a command line."""
+    engine.call("flags:turn_on", *TURN_ON)
+    return engine

@@ -8,11 +8,13 @@ is recorded at its start (``in_engine.off``).
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 from typing import Any
@@ -26,13 +28,14 @@ class EngineProcess:
     def __init__(self) -> None:
         env = {**os.environ, "OMP_NUM_THREADS": "1", "SGLANG_KVGUARD_POLICY": "stale"}
         env.pop("SGLANG_PLUGINS", None)
+        self._log = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.unit.engine_process"],
             cwd=REPOSITORY,
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._log,
             text=True,
         )
 
@@ -42,16 +45,23 @@ class EngineProcess:
         Raises:
             RuntimeError: it raised; the message is its traceback.
         """
-        self._process.stdin.write(json.dumps([function, args]) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline() or '{"error": "the process died"}')
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps([function, args]) + "\n")
+            self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            self._log.seek(0)
+            raise RuntimeError("the engine process died: " + self._log.read()[-4000:])
+        answer = json.loads(line)
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer["value"]
 
     def close(self) -> None:
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait(timeout=30)
+        self._log.close()
 
 
 def _serve() -> None:

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
 import tempfile
 
-from sglang.srt.server_args import prepare_server_args
+from sglang.srt.server_args import ServerArgs, prepare_server_args
 
-from sglang_kvguard.core.policy import GuardPolicy
 from sglang_kvguard.engine import activation
 from tests.unit.in_engine.off import ARGV
 
 
 def refusal(*flags: str) -> dict[str, object]:
     """Exit code and stderr of a command line that must not be accepted."""
+    before = activation.active()
     stderr = io.StringIO()
     code = None
     with contextlib.redirect_stderr(stderr):
         try:
-            prepare_server_args([*ARGV, *flags])
+            prepare_server_args([*ARGV, *flags]).resolve_once()
         except SystemExit as exit:
             code = exit.code
-    return {"code": code, "stderr": stderr.getvalue(), "active": activation.active() is not None}
+    return {
+        "code": code,
+        "stderr": stderr.getvalue(),
+        "turned_on": activation.active() is not before,
+    }
 
 
 def refusal_of_config(text: str) -> dict[str, object]:
@@ -45,7 +50,7 @@ def unverified(*flags: str) -> dict[str, object]:
 
 def turn_on(*flags: str) -> dict[str, str]:
     """An accepted command line; the guard stays on in this process."""
-    prepare_server_args([*ARGV, "--enable-kv-guard", *flags])
+    prepare_server_args([*ARGV, "--enable-kv-guard", *flags]).resolve_once()
     active = activation.active()
     return {
         "origin": active.origin,
@@ -55,7 +60,7 @@ def turn_on(*flags: str) -> dict[str, str]:
     }
 
 
-def turn_on_again(**_: object) -> str:
+def turn_on_otherwise() -> str:
     """``enable()`` with other settings, in a process that is guarded already."""
     try:
         activation.enable(ttl=1.5)
@@ -64,7 +69,7 @@ def turn_on_again(**_: object) -> str:
     return "accepted"
 
 
-def inherited(env: str | None, parent: int | None) -> object:
+def inherited(env: str, parent: int | None) -> object:
     """What a child process makes of the environment.
 
     Args:
@@ -86,5 +91,12 @@ def inherited(env: str | None, parent: int | None) -> object:
             os.environ[activation.POLICY_ENV] = before
 
 
-def default_policy() -> str:
-    return GuardPolicy().to_json()
+def help_group() -> dict[str, object]:
+    """The guard's group of the parser's help page."""
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    (group,) = (g for g in parser._action_groups if g.title == "KV guard")
+    return {
+        "title": group.title,
+        "options": [option for action in group._group_actions for option in action.option_strings],
+    }

@@ -7,6 +7,7 @@ the guard's hooks; only what the scheduler said is made up.
 from __future__ import annotations
 
 import asyncio
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ from sglang.srt.runtime_context import publish
 from sglang.srt.server_args import ServerArgs
 from starlette.background import BackgroundTasks
 
-from sglang_kvguard.engine.http_errors import abort_message
+from sglang_kvguard.engine.http_errors import KvGuardViolation, abort_message
 
 INCIDENT = "kvg-0001"
 
@@ -122,6 +123,7 @@ def _serve(manager: _Manager) -> None:
         default_chat_template_kwargs={},
         supports_inline_system=True,
         chat_encoding_spec=None,
+        _encoding_adapter=None,
         is_gpt_oss=False,
         is_gemma4=False,
         is_minimax_m3=False,
@@ -148,6 +150,29 @@ _BODIES = {
 }
 
 
+# What the guard must leave exactly as it is.
+ORDINARY = ("stop", "broken", "rejected")
+
+_stock: dict[tuple[str, bool, str], dict[str, Any]] = {}
+
+
+def remember_stock() -> None:
+    """Record the ordinary answers of every endpoint, before anything is hooked."""
+    for path in _BODIES:
+        for stream in (False, True):
+            for end in ORDINARY:
+                _stock[path, stream, end] = answer(path, stream, [["token", end]])
+
+
+def differences() -> list[str]:
+    """Ordinary answers that are not what they were in stock SGLang."""
+    return [
+        f"{path} {stream} {end}"
+        for (path, stream, end), before in _stock.items()
+        if answer(path, stream, [["token", end]]) != before
+    ]
+
+
 def answer(path: str, stream: bool, script: list[list[str]]) -> dict[str, Any]:
     """Status and body that a client of ``path`` gets for what the scheduler says.
 
@@ -165,13 +190,12 @@ def answer(path: str, stream: bool, script: list[list[str]]) -> dict[str, Any]:
             return await client.post(path, json=body)
 
     response = asyncio.run(post())
-    return {"status": response.status_code, "text": response.text}
+    text = re.sub(r'"created":\s*\d+|msg_[0-9a-f]+', "*", response.text)
+    return {"status": response.status_code, "text": text}
 
 
 def responses_error() -> str:
-    """The error builder of ``/v1/responses``, given a violation's text."""
-    from sglang_kvguard.engine.http_errors import KvGuardViolation
-
+    """What the error builder of ``/v1/responses`` makes of a violation."""
     builder = OpenAIServingResponses.__new__(OpenAIServingResponses)
     response = builder.create_error_response(str(KvGuardViolation("I2", INCIDENT, "x")))
     return f"{response.status_code} {response.body.decode()}"

@@ -16,6 +16,8 @@ from sglang.srt.plugins import load_plugins
 from sglang.srt.plugins.hook_registry import HookRegistry
 from sglang.srt.server_args import ServerArgs, prepare_server_args
 
+from tests.unit.in_engine import http
+
 # Names of the guard's modules that the plugin does not need while it is off.
 _HEAVY = ("sglang_kvguard.core.guard", "sglang_kvguard.engine.runtime", "sglang_kvguard.kernels")
 ARGV = ["--model-path", "dummy", "--port", "31299", "--page-size", "16", "--log-level", "error"]
@@ -62,6 +64,7 @@ def _targets() -> dict[str, Any]:
 _stock_targets = _targets()
 _stock_options = _options()
 _stock_args = repr(prepare_server_args(ARGV))
+http.remember_stock()
 
 load_plugins()
 _args = prepare_server_args(ARGV)

@@ -242,16 +242,20 @@ class KVGuard:
             return self._ring.send(0)
 
     def new_faults(self, report: Report) -> list[PageFault]:
-        """Page faults that no earlier report had. Corrects the counts they changed."""
+        """Page faults that no earlier report had. Corrects the counts they changed, for
+        which it waits for the device; without a fault it does not."""
         if report.fault_count() <= self._faults_seen:
             return []
         faults = report.faults_since(self._faults_seen)
+        lost = report.fault_count() - self._faults_seen - len(faults)
         self._faults_seen = report.fault_count()
-        if any(f.kind in WITHHOLDING for f in faults):
+        if lost or any(f.kind in WITHHOLDING for f in faults):
             with self.launch_stream():
                 for ids in self.quarantine.drop_refused():
                     scrub(self.spans, ids)
-            self.retired += sum(f.kind == L.F_RETIRED for f in faults)
+                # Counted where it is true; the ring may have lost records of a burst.
+                flags = self.ledger.pages[1:, L.PAGE_FLAGS]
+                self.retired = int(((flags & L.RETIRED) != 0).sum())
         return faults
 
     # -- rare paths, which may wait for the device -----------------------------------

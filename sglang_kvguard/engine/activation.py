@@ -186,10 +186,21 @@ def when_resolved(_result: None, server_args) -> None:
             _export()
             seams.check_signatures(active.table.SEAMS)
             seams.install(active.table.SERVER_SEAMS)
+            os.register_at_fork(after_in_child=_hook_forked_scheduler)
     except (GuardRefusal, SeamError) as error:
         if active.origin == "command line":
             exit_refusing(error)
         raise
+
+
+def _hook_forked_scheduler() -> None:
+    """In a child that was forked and not spawned, whose ``load_plugins()`` has run already.
+
+    What it raises is printed and ignored by Python; the child then confirms nothing, and
+    its parent does not listen.
+    """
+    if "sglang.srt.managers.scheduler" in sys.modules:
+        seams.install(_active.table.SEAMS)
 
 
 def _spawner() -> int | None:

@@ -83,4 +83,7 @@ def release_kv_cache(original: Callable, req, tree_cache, *, checkpoint: bool) -
     req.kvguard_tag = None
     if offender:
         runtime.guard.retire_orphans(tag.owner)
+        # What the release refused was launched with it, so nothing is left for the idle
+        # loop to notice: the counts have to be put right before anybody checks them.
+        runtime.settle_now()
         runtime.check_breaker()

@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import sglang_kvguard
 from sglang_kvguard.engine import activation
-from sglang_kvguard.engine.refusal import EXIT_CODE, GuardRefusal, exit_refusing
+from sglang_kvguard.engine.refusal import EXIT_CODE, GuardRefusal, end_refusing
 from sglang_kvguard.engine.seam import SeamError
 from sglang_kvguard.engine.seams import seam_digest, verify_seams
 
@@ -56,17 +56,16 @@ def require_confirmations(original: Callable, readers: list, procs: list) -> lis
 
     Raises:
         GuardRefusal: a confirmation is missing or differs; the schedulers are ended.
-        SystemExit: instead, when the guard was asked for on the command line.
+            The whole process ends instead, with exit code 2, when the guard was
+            asked for on the command line.
     """
     active = activation.active()
     try:
         infos = original(readers, procs)
-    except RuntimeError as error:
+    except RuntimeError:
         if not any(proc.exitcode == EXIT_CODE for proc in procs):
             raise
-        return _refuse(
-            active, procs, f"a scheduler process refused; its own line is above ({error})"
-        )
+        _refuse(active, procs, "a scheduler process refused; its own line is above")
     expected = _identity(active)
     problems = [
         f"scheduler {rank}: {problem}"
@@ -76,7 +75,7 @@ def require_confirmations(original: Callable, readers: list, procs: list) -> lis
     if len(infos) != len(procs):
         problems.append(f"{len(infos)} of {len(procs)} scheduler processes answered")
     if problems:
-        return _refuse(active, procs, "; ".join(problems))
+        _refuse(active, procs, "; ".join(problems))
     logger.info(
         "kv-guard: confirmed by %d of %d scheduler processes (policy %s, %d seams)",
         len(infos),
@@ -111,12 +110,12 @@ def _problem(confirmation: dict[str, Any] | None, expected: dict[str, str]) -> s
     return None
 
 
-def _refuse(active: activation.Activation, procs: list, reason: str):
+def _refuse(active: activation.Activation, procs: list, reason: str) -> NoReturn:
+    error = GuardRefusal(reason)
+    if active.origin == "command line":
+        end_refusing(error)
     from sglang.srt.utils import kill_process_tree
 
     for proc in procs:
         kill_process_tree(proc.pid)
-    error = GuardRefusal(reason)
-    if active.origin == "command line":
-        exit_refusing(error)
     raise error

@@ -16,7 +16,8 @@ stream that has begun        ``data: {"error": {...}}`` with the same fields, th
 ``/generate``, streamed      always as a stream that has begun: the engine sends
                              status 200 before the first token exists
 ``/v1/responses``, streamed  its own ``response.failed`` event, with the message
-``/v1/messages``             the fields inside Anthropic's error object
+``/v1/messages``             the fields inside Anthropic's error object; streamed, its
+                             own ``error`` event, with the message
 other endpoints              HTTP 500 with the engine's error object, and the message
 ``Engine.generate``          raises :class:`KvGuardViolation`
 ===========================  =====================================================
@@ -172,7 +173,6 @@ def anthropic_response(original: Callable, self, response):
 
 def _violation_in(finish_reason: dict[str, Any]) -> KvGuardViolation | None:
     message = finish_reason.get("message")
-    # The type as well: a request that merely asked for such text ends otherwise.
     if finish_reason.get("type") != "abort" or not str(message).startswith(_PREFIX):
         return None
     return KvGuardViolation(**json.loads(message)[ERR_TYPE])

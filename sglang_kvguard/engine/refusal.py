@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -14,13 +15,29 @@ class GuardRefusal(RuntimeError):
 
 
 def exit_refusing(error: Exception) -> NoReturn:
-    """Print one line on stderr and end the process with exit code 2.
-
-    ``SystemExit`` rather than ``os._exit``: SGLang's launchers kill their child
-    processes in a ``finally`` block.
+    """Refuse before anything was started: one line on stderr, exit code 2.
 
     Raises:
         SystemExit: always.
     """
-    print(f"{PREFIX}{error}", file=sys.stderr, flush=True)
+    _say(error)
     raise SystemExit(EXIT_CODE) from None
+
+
+def end_refusing(error: Exception) -> NoReturn:
+    """Refuse in the middle of the launch: one line on stderr, child processes ended, gone.
+
+    Nothing is unwound, because half-started ZeroMQ sockets can hold an interpreter
+    that tries to end in an orderly way for ever, with the schedulers already dead.
+    """
+    # Not at the top: the flags refuse before much of the engine is imported.
+    from sglang.srt.utils import kill_process_tree
+
+    kill_process_tree(os.getpid(), include_parent=False)
+    _say(error)
+    sys.stdout.flush()
+    os._exit(EXIT_CODE)
+
+
+def _say(error: Exception) -> None:
+    print(f"{PREFIX}{error}", file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ must have.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -121,11 +122,12 @@ FIELDS: tuple[Field, ...] = (
     Field("tokenizer_worker_num", (1,), "further HTTP workers load no plugins; " + _OTHER_PORT),
 )
 
-# Environment variables of the engine, by the name of their entry in sglang.srt.environ.
+# Environment variables that turn something on.
 ENVIRONMENT: tuple[tuple[str, str], ...] = (
     ("SGLANG_RUST_SERVER", "the Rust front end listens inside a scheduler; " + _OTHER_PORT),
     ("SGLANG_ENABLE_POST_CAPTURE_KV_SIZING", "the pool would move after it was described"),
     ("SGLANG_USE_HND_KVCACHE", _OTHER_POOL),
+    ("SMG_SGLANG_ZMQ_HANDSHAKE", "the scheduler would answer past this server; " + _OTHER_PORT),
 )
 
 
@@ -163,7 +165,7 @@ def refuse_unguardable(server_args: Any) -> None:
                 f"because {field.why}; {_advice(field)}"
             )
     for name, why in ENVIRONMENT:
-        if getattr(envs, name).get():
+        if _is_on(name):
             raise GuardRefusal(
                 f"environment variable {name}: not supported with --enable-kv-guard, "
                 f"because {why}; unset it"
@@ -178,6 +180,12 @@ def refuse_unguardable(server_args: Any) -> None:
                 f"--model-path {resolved.model_path}: the model {trait.what}, which "
                 "--enable-kv-guard does not support yet; serve a text generation model"
             )
+
+
+def _is_on(name: str) -> bool:
+    # The engine's own ones know which texts mean no.
+    known = getattr(envs, name, None)
+    return bool(known.get() if known is not None else os.environ.get(name))
 
 
 def _shown(value: Any) -> str:

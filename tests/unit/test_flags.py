@@ -52,14 +52,16 @@ def test_wrong_value_in_a_config_file(engine: EngineProcess, text: str, named: s
     assert _one_line(engine.call("flags:refusal_of_config", text)).startswith(named)
 
 
-def test_bare_off_in_a_config_file_is_off(engine: EngineProcess) -> None:
-    # YAML reads it as false. The scope is wrong, so that nothing is turned on here.
-    text = "enable-kv-guard: true\nkv-guard-verify-zero: off\nkv-guard-ttl-policy: lazy\n"
-    assert _one_line(engine.call("flags:refusal_of_config", text)).startswith(
-        "--kv-guard-ttl-policy lazy"
-    )
-    text = "enable-kv-guard: true\nkv-guard-verify-zero: off\nkv-guard-scope: tenant\n"
-    assert "verify-zero" not in _one_line(engine.call("flags:refusal_of_config", text))
+@pytest.mark.parametrize(
+    ("value", "refused_for"),
+    [("off", "SGLang 0.9.9 is not a version"), ("yes", "--kv-guard-verify-zero true: expected")],
+)
+def test_bare_off_in_a_config_file_is_off(
+    engine: EngineProcess, value: str, refused_for: str
+) -> None:
+    # YAML reads both as truth values. Settings are checked before the engine's version.
+    text = f"enable-kv-guard: true\nkv-guard-verify-zero: {value}\n"
+    assert _one_line(engine.call("flags:unverified_of_config", text)).startswith(refused_for)
 
 
 def test_flags_are_in_a_group_of_their_own(engine: EngineProcess) -> None:
@@ -77,7 +79,7 @@ def test_flags_are_in_a_group_of_their_own(engine: EngineProcess) -> None:
 
 
 def test_unknown_engine_version_is_refused(engine: EngineProcess) -> None:
-    line = _one_line(engine.call("flags:unverified", "--kv-guard-mode", "observe"))
+    line = _one_line(engine.call("flags:unverified", ON))
     assert line.startswith("SGLang 0.9.9 is not a version the guard was tested with (known: 0.5.23)")
     assert "--kv-guard-allow-unverified-engine" in line
 

@@ -9,7 +9,7 @@ REFUSING = "sglang-kvguard: refusing to start: "
 
 def test_all_confirmed(guarded: EngineProcess) -> None:
     result = guarded.call("handshake:command_line", {}, {})
-    assert result == {"outcome": "2 ready", "stderr": "", "alive": 2}
+    assert result == {"exit": 0, "outcome": "2 ready", "stderr": "", "alive": 2}
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_all_confirmed(guarded: EngineProcess) -> None:
 )
 def test_one_of_two_is_not_enough(guarded: EngineProcess, second: dict | None, line: str) -> None:
     result = guarded.call("handshake:command_line", {}, second)
-    assert result["outcome"] == "exit 2"
+    assert result["exit"] == 2 and result["outcome"] is None
     assert result["stderr"].startswith(REFUSING + line) and result["stderr"].count("\n") == 1
     assert result["alive"] == 0
 
@@ -38,7 +38,7 @@ def test_python_gets_an_exception_instead_of_an_exit(guarded: EngineProcess) -> 
 
 def test_scheduler_that_refused_itself_ends_in_one_line(guarded: EngineProcess) -> None:
     result = guarded.call("handshake:died", 2)
-    assert result["outcome"] == "exit 2" and result["alive"] == 0
+    assert result["exit"] == 2 and result["alive"] == 0
     assert result["stderr"].startswith(REFUSING + "a scheduler process refused")
 
 

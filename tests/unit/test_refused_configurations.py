@@ -72,13 +72,18 @@ def test_accepted(engine: EngineProcess, fields: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["SGLANG_RUST_SERVER", "SGLANG_ENABLE_POST_CAPTURE_KV_SIZING", "SGLANG_USE_HND_KVCACHE"],
+    ("name", "on", "off"),
+    [
+        ("SGLANG_RUST_SERVER", "1", "0"),
+        ("SGLANG_ENABLE_POST_CAPTURE_KV_SIZING", "true", "false"),
+        ("SGLANG_USE_HND_KVCACHE", "1", "0"),
+        ("SMG_SGLANG_ZMQ_HANDSHAKE", "tcp://127.0.0.1:31298", ""),
+    ],
 )
-def test_environment_of_the_engine(engine: EngineProcess, name: str) -> None:
-    line = engine.call("configurations:refusal", {}, {name: "1"})
+def test_environment_of_the_engine(engine: EngineProcess, name: str, on: str, off: str) -> None:
+    line = engine.call("configurations:refusal", {}, {name: on})
     assert line.startswith(f"environment variable {name}: not supported") and "unset it" in line
-    assert engine.call("configurations:refusal", {}, {name: "0"}) is None
+    assert engine.call("configurations:refusal", {}, {name: off}) is None
 
 
 @pytest.mark.parametrize(

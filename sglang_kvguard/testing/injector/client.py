@@ -69,6 +69,17 @@ class Injector:
             raise InjectorError(answer["error"])
         return answer["result"]
 
+    def settle(self, timeout: float = 60.0) -> None:
+        """Wait until nothing runs and the engine has done its idle work.
+
+        Raises:
+            InjectorError: it was still busy after ``timeout`` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while not self.call("settled"):
+            if time.monotonic() > deadline:
+                raise InjectorError(f"the server was not idle after {timeout:.0f} s")
+
     def watch(self, *rids: str) -> None:
         """Remember the pages of these requests while they run, for after they end."""
         self.call("watch", rids=rids)

@@ -17,11 +17,13 @@ class EngineView:
     Attributes:
         scheduler: the engine's object.
         watched: pages of watched requests, in row order, as last seen.
+        idle_passes: passes of the loop, up to now, that found nothing to do.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.watched: dict[str, list[int]] = {}
+        self.idle_passes = 0
 
     @property
     def allocator(self):
@@ -65,8 +67,9 @@ class EngineView:
         """Whether a watched request ran and is over."""
         return bool(self.watched.get(rid)) and self.find(rid) is None
 
-    def remember(self) -> None:
-        """Note the pages of the watched requests that run now."""
+    def note_pass(self) -> None:
+        """One more pass of the loop begins: count it, and look at the watched requests."""
+        self.idle_passes = self.idle_passes + 1 if self.scheduler.is_fully_idle() else 0
         if not self.watched:
             return
         for req in self.running():

@@ -10,10 +10,27 @@ import torch
 from sglang_kvguard.testing.injector.engine_view import EngineView
 
 
-def free_slots(view: EngineView) -> dict[str, int]:
-    """How many free slots there are, and how many of them hold a byte that is not zero."""
-    pages = view.free_pages().unique()
-    slots = view.slots_of(pages.tolist())
+# Passes after which everything that a request left behind was dealt with: one that
+# processes its last result, one that finds no batch, one that runs the idle work.
+_SETTLED = 4
+
+
+def settled(view: EngineView) -> bool:
+    """Whether nothing runs and the engine has done its idle work since."""
+    return view.idle_passes >= _SETTLED
+
+
+def free_slots(view: EngineView, rids: list[str] | None = None) -> dict[str, int]:
+    """How many free slots there are, and how many of them hold a byte that is not zero.
+
+    Args:
+        view: the engine.
+        rids: count only slots that one of these watched requests had.
+    """
+    pages = set(view.free_pages().tolist())
+    if rids is not None:
+        pages &= {page for rid in rids for page in view.pages(rid)}
+    slots = view.slots_of(sorted(pages))
     used = torch.zeros(slots.numel(), dtype=torch.bool, device=slots.device)
     for _, buffer in view.buffers():
         used |= (_bytes(buffer, slots) != 0).any(dim=1)
@@ -104,7 +121,7 @@ def guard(view: EngineView) -> dict[str, Any] | None:
 
 QUERIES = {
     query.__name__: query
-    for query in (free_slots, free_bytes, fresh_allocation, running, pages, state, guard)
+    for query in (settled, free_slots, free_bytes, fresh_allocation, running, pages, state, guard)
 }
 
 

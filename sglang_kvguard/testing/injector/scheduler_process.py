@@ -38,6 +38,8 @@ def run(control_socket: str, removed_seam: str | None, *args: Any, **kwargs: Any
     )
     stock = Stock(removed_seam) if removed_seam else None
     load_plugins()
+    # In a forked process load_plugins() has run before and does nothing.
+    HookRegistry.apply_hooks()
     if stock is not None:
         stock.put_back()
     run_scheduler_process(*args, **kwargs)

@@ -45,7 +45,7 @@ class Workbench:
         """BEFORE ``Scheduler.ingest_requests``: between two steps of the loop."""
         if self._channel is None:
             self._open(scheduler)
-        self._view.remember()
+        self._view.note_pass()
         self._channel.serve(self._execute)
         self._fire(STATE_FAULTS, None)
 

@@ -7,11 +7,20 @@ import contextlib
 import io
 import os
 import tempfile
+from collections.abc import Iterator
 
 from sglang.srt.server_args import ServerArgs, prepare_server_args
 
 from sglang_kvguard.engine import activation
 from tests.unit.in_engine.off import ARGV
+
+
+@contextlib.contextmanager
+def _config(text: str) -> Iterator[str]:
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(text)
+        file.flush()
+        yield file.name
 
 
 def refusal(*flags: str) -> dict[str, object]:
@@ -33,19 +42,24 @@ def refusal(*flags: str) -> dict[str, object]:
 
 def refusal_of_config(text: str) -> dict[str, object]:
     """The same for a YAML file."""
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        file.write(text)
-        file.flush()
-        return refusal("--config", file.name)
+    with _config(text) as path:
+        return refusal("--config", path)
 
 
 def unverified(*flags: str) -> dict[str, object]:
     """A command line on an engine version that no table names."""
-    real, activation.ENGINE_VERSION = activation.ENGINE_VERSION, "0.9.9"
+    version, activation.ENGINE_VERSION = activation.ENGINE_VERSION, "0.9.9"
+    active, activation._active = activation._active, None
     try:
-        return refusal("--enable-kv-guard", *flags)
+        return refusal(*flags)
     finally:
-        activation.ENGINE_VERSION = real
+        activation.ENGINE_VERSION, activation._active = version, active
+
+
+def unverified_of_config(text: str) -> dict[str, object]:
+    """The same for a YAML file."""
+    with _config(text) as path:
+        return unverified("--config", path)
 
 
 def turn_on(*flags: str) -> dict[str, str]:

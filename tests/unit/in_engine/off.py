@@ -69,6 +69,7 @@ http.remember_stock()
 load_plugins()
 _args = prepare_server_args(ARGV)
 _args.resolve_once()
+_new_options = _options()
 
 _report = {
     "targets": sorted(_stock_targets),
@@ -76,8 +77,8 @@ _report = {
         target for target, stock in _stock_targets.items() if _look_up(target) is not stock
     ),
     "patched": sorted(HookRegistry._patched),
-    "options_added": sorted(set(_options()) - set(_stock_options)),
-    "options_changed": sorted(k for k, v in _stock_options.items() if _options().get(k) != v),
+    "options_added": sorted(set(_new_options) - set(_stock_options)),
+    "options_changed": sorted(k for k, v in _stock_options.items() if _new_options.get(k) != v),
     "same_args": repr(_args) == _stock_args,
     "policy_env": os.environ.get("SGLANG_KVGUARD_POLICY"),
     "heavy_modules": [name for name in _HEAVY if name in sys.modules],

@@ -103,7 +103,9 @@ def take_flags(original: Callable, cls: type, args: argparse.Namespace):
             switch, an unknown engine version, or an engine that cannot be hooked.
     """
     given = {
-        name: getattr(args, _dest(flag)) for name, flag in FLAGS.items() if hasattr(args, _dest(flag))
+        name: getattr(args, _dest(flag))
+        for name, flag in FLAGS.items()
+        if hasattr(args, _dest(flag))
     }
     try:
         if getattr(args, _dest(SWITCH), False):

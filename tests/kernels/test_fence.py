@@ -77,6 +77,10 @@ def one_entry_too_few(s: Step):
     s.out[ALICE] = s.alices[s.last - 1]
 
 
+def seal_of_another_length(s: Step):
+    s.w.set_seal(ROW[ALICE], length=s.last + 1)
+
+
 def longer_than_the_table_is_wide(s: Step):
     s.lengths[ALICE] = len(s.alices) + 1
 
@@ -226,6 +230,7 @@ ABUSES = {
     seal_of_another_owner: L.R_IDENTITY,
     seal_of_another_namespace: L.R_IDENTITY,
     one_entry_too_few: L.R_LENGTH,
+    seal_of_another_length: L.R_LENGTH,
     longer_than_the_table_is_wide: L.R_LENGTH,
     huge_length: L.R_LENGTH,
     negative_length: L.R_LENGTH,
@@ -489,6 +494,30 @@ def test_row_of_full_context_length(implementation):
     want = scene.want(0)
     assert scene.length(ALICE) == len(scene.w.table[0])
     assert [v[L.VERDICT_REASONS] for v in scene.fence(want, [])] == [0, 0]
+
+
+@both
+def test_one_token_more_than_the_table_is_wide(implementation):
+    """What a walk over the end of the row would find is the next row, here in good order."""
+    scene = Scene(implementation, own=6, capacity=10)
+    slot = scene.locs[ALICE][-1] + 1
+    scene.w.table[ROW[ALICE] + 1][0] = slot
+    want = [Want(ROW[ALICE], OWNER[ALICE], NAMESPACE[ALICE], 1, 0)]
+    for _ in range(4):  # of different strides
+        (verdict,) = scene.w.fence([ROW[ALICE]], [11], want, [slot], enforce=False)
+        assert verdict[:2] == [L.R_LENGTH, -1]
+        scene.w.set_page(slot // 4, flags=L.LIVE)
+        scene.w.set_seal(ROW[ALICE], length=10, poison=0)
+
+
+@both
+def test_a_first_admission_that_takes_tokens_back(implementation):
+    scene = Scene(implementation)
+    want = [Want(SPARE_ROW, 201, NAMESPACE[ALICE], -1, 0, True)]
+    scene.w.table[SPARE_ROW][:4] = scene.locs[ALICE][:4]
+    scene.w.stamp(want, [])
+    (verdict,) = scene.w.fence([SPARE_ROW], [3], want, [])
+    assert verdict[L.VERDICT_REASONS] == L.R_LENGTH
 
 
 @both

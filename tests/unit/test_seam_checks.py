@@ -22,7 +22,8 @@ def test_what_is_wrong_is_named(engine: EngineProcess) -> None:
     assert "toys.gone: not found in this engine" in every
     assert "toys.never_hooked: takes (a), expected (a, b)" in every
     assert "nowhere.f: not found in this engine" in every
-    assert "never_hooked: the guard's hook is not in place (the test says so)" in errors["unapplied"]
+    unapplied = errors["unapplied"]
+    assert "never_hooked: the guard's hook is not in place (the test says so)" in unapplied
 
 
 def test_target_that_another_plugin_took_first_is_a_failure(engine: EngineProcess) -> None:

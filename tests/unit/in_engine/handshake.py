@@ -81,7 +81,7 @@ def _ended_late(pid: int) -> bool:
     """Whether a scheduler is still there a moment later; it is gone after this."""
     try:
         process = psutil.Process(pid)
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + 0.5
         while process.status() != psutil.STATUS_ZOMBIE:
             if time.monotonic() > deadline:
                 process.kill()

@@ -25,7 +25,7 @@ from .span_tiles import edges, geometry, load_span, locate, vectors
 from .spans import SpanTable
 
 
-@triton.jit(do_not_specialize=["num_ids"])
+@triton.jit(do_not_specialize=["ids", "num_ids"])
 def _check_zero_kernel(
     table,
     ids,

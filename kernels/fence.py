@@ -71,7 +71,9 @@ _SCRATCH_FIELDS = 8
 SCRATCH_FIELDS = tl.constexpr(_SCRATCH_FIELDS)
 
 
-@triton.jit(do_not_specialize=["num_tokens"])
+@triton.jit(
+    do_not_specialize=["req_to_token", "rows", "seq_lens", "out_locs", "verdict", "num_tokens", "key"]
+)
 def _fence_kernel(
     pages,
     seals,

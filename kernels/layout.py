@@ -103,7 +103,7 @@ F_DIRTY = 2  # check_zero: non-zero byte at birth
 F_DOUBLE_FREE = 3  # release: page not alive
 F_FOREIGN_FREE = 4  # release: not the actor's to give back
 F_INVALID_FREE = 5  # release: page id outside the pool
-F_RETIRED = 6  # release: tainted or dirty, withheld instead of freed
+F_RETIRED = 6  # release: dirty, withheld instead of freed
 F_PUBLISH = 7  # publish: page may not be published by this actor
 
 # -- digest: odd 64-bit multipliers (splitmix64's and its golden-ratio increment,

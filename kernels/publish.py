@@ -43,7 +43,7 @@ from .split import BLOCK, piece, split_grid
 _UNFIT = layout.TAINTED | layout.RETIRED | layout.DIRTY
 
 
-@triton.jit(do_not_specialize=["num_tokens"])
+@triton.jit(do_not_specialize=["new_locs", "num_tokens"])
 def _publish_mark_kernel(
     pages,
     chunks,
@@ -75,7 +75,7 @@ def _publish_mark_kernel(
 
 
 # A launch of its own: an entry may point at a page that another chunk publishes.
-@triton.jit(do_not_specialize=["num_tokens", "num_seals"])
+@triton.jit(do_not_specialize=["old_locs", "new_locs", "key", "num_tokens"])
 def _publish_settle_kernel(
     pages,
     seals,

@@ -27,15 +27,15 @@ from .constants import (
     RELEASE_FIELDS,
     RELEASE_OFFSET,
     RETIRED,
-    TAINTED,
     TREE,
 )
 from .faults import append_faults, append_faults_reference
 from .segments import expand, is_first
 from .split import BLOCK, piece, split_grid
 
-# A page with one of these is withheld from allocation when its holder lets go of it.
-_WITHHELD = layout.TAINTED | layout.DIRTY | layout.RETIRED
+# A page with one of these is withheld from allocation when its holder lets go of it. A taint
+# is no reason: it marks what an offender wrote, and the scrub takes care of that.
+_WITHHELD = layout.DIRTY | layout.RETIRED
 
 # A page given back twice in one call must be freed by the same entry on every rank, or
 # their free lists part. So a release takes two launches: the first judges every entry
@@ -46,7 +46,7 @@ _SHIFT = tl.constexpr(8)
 _FLAGS = tl.constexpr(255)
 
 
-@triton.jit(do_not_specialize=["num_ids"])
+@triton.jit(do_not_specialize=["page_ids", "scrub_ids", "num_ids"])
 def _release_judge_kernel(
     pages,
     chunks,
@@ -81,7 +81,7 @@ def _release_judge_kernel(
         tl.store(scrub_ids + index, (kind << _SHIFT) | flags, mask=mask)
 
 
-@triton.jit(do_not_specialize=["num_ids"])
+@triton.jit(do_not_specialize=["page_ids", "scrub_ids", "num_ids"])
 def _release_settle_kernel(
     pages,
     faults,
@@ -107,7 +107,7 @@ def _release_settle_kernel(
         bid = tl.load(record + PAGE_FLAGS, mask=mask & (kind == 0), other=0) >> _SHIFT
         freed = mask & (kind == 0) & (bid == num_ids - index)
         kind = tl.where((kind == 0) & (freed == 0), F_DOUBLE_FREE, kind)
-        withheld = freed & ((flags & (TAINTED | DIRTY | RETIRED)) != 0)
+        withheld = freed & ((flags & (DIRTY | RETIRED)) != 0)
         after = tl.where(withheld, RETIRED, 0).to(tl.int64)
         tl.store(record + PAGE_FLAGS, after, mask=freed)
         tl.store(scrub_ids + index, tl.where(freed, page, 0), mask=mask)
@@ -208,7 +208,7 @@ def release(
 
     An owner gives back what it owns and has not published, TREE what is published.
     Anything else is refused with a fault (F_INVALID_FREE, F_DOUBLE_FREE, F_FOREIGN_FREE)
-    and the page is left as it is. A tainted or dirty page is RETIRED (F_RETIRED) instead
+    and the page is left as it is. A dirty page is RETIRED (F_RETIRED) instead
     of freed. Of several releases of one page in one call the first entitled one in
     ``page_ids`` counts, on every rank. Birth, namespace and owner stay with the page:
     they say whose data it held. Two launches, no synchronisation.

@@ -12,7 +12,7 @@ from .span_tiles import edges, geometry, load_span, locate, vectors
 from .spans import SpanTable
 
 
-@triton.jit(do_not_specialize=["num_ids"])
+@triton.jit(do_not_specialize=["ids", "num_ids"])
 def _scrub_kernel(
     table,
     ids,

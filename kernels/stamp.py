@@ -44,7 +44,7 @@ from .split import BLOCK, piece, split_grid
 # above all births (birth_base + tokens and up), and the lower the token, the higher its bid.
 
 
-@triton.jit(do_not_specialize=["num_tokens", "num_seals"])
+@triton.jit(do_not_specialize=["locs", "born", "birth_base", "num_tokens"])
 def _stamp_claim_kernel(
     pages,
     seals,
@@ -89,7 +89,7 @@ def _stamp_claim_kernel(
         tl.atomic_max(record + PAGE_BIRTH, bid, mask=bids)
 
 
-@triton.jit(do_not_specialize=["num_tokens", "num_seals", "batch"])
+@triton.jit(do_not_specialize=["locs", "born", "birth_base", "num_tokens", "batch"])
 def _stamp_settle_kernel(
     pages,
     history,

@@ -48,8 +48,9 @@ def demo(seed: int | None, keep_logs: Path | None) -> None:
     exit code is not 0 if anything comes out differently than claimed.
     """
     console = Console()
-    # Without a signal handler SIGTERM would leave the server behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # By default they end this process at once and leave the server behind.
+        signal.signal(number, lambda number, _frame: sys.exit(128 + number))
     seed = secrets.randbelow(10**6) if seed is None else seed
     gpu = has_gpu()
     console.print(f"kvguard demo on {'the GPU' if gpu else 'the CPU reference platform'}, seed {seed}")

@@ -56,7 +56,7 @@ def healthy(server: Server) -> None:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("tenant")
     options = ["--kv-guard-scope", "tenant", "--kv-guard-principal", f"header:{HEADER}"]
-    options += ["--kv-guard-public-prefix", public_file(folder)]
+    options += ["--kv-guard-public-prefix", public_file(folder), "--enable-response-store"]
     with serve(folder, *options).wait_until_ready() as running:
         yield running
         healthy(running)
@@ -133,7 +133,7 @@ def chat_streamed(tenant: Tenant, text: str) -> tuple[int, int]:
 
 
 def responses(tenant: Tenant, text: str) -> tuple[int, int]:
-    body = {"model": "default", "input": text, "max_output_tokens": 2, "temperature": 0}
+    body = {"model": str(recall.MODEL), "input": text, "max_output_tokens": 2, "temperature": 0}
     return _usage(tenant.post("/v1/responses", body), "input_tokens_details")
 
 
@@ -173,7 +173,7 @@ class TestDoors:
         assert alice.post(path, body).status_code == 200
 
     def test_stored_responses_are_their_owners(self, alice, bob):
-        body = {"model": "default", "input": "abc", "max_output_tokens": 2}
+        body = {"model": str(recall.MODEL), "input": "abc", "max_output_tokens": 2}
         stored = alice.post("/v1/responses", body).json()["id"]
         assert alice.get(f"/v1/responses/{stored}").status_code == 200
         foreign, nonsense = bob.get(f"/v1/responses/{stored}"), bob.get("/v1/responses/resp_none")
@@ -204,7 +204,7 @@ class TestForgery:
         ids = prompt()
         answer = json.dumps(alice.generate(ids, cache_salt="mine"))
         assert "kvg1" not in answer
-        body = {"model": "default", "input": "abc", "max_output_tokens": 2, "cache_salt": "mine"}
+        body = {"model": str(recall.MODEL), "input": "abc", "max_output_tokens": 2, "cache_salt": "mine"}
         assert "kvg1" not in alice.post("/v1/responses", body).text
 
     def test_a_principal_cannot_be_named_twice(self, server, alice):

@@ -12,9 +12,9 @@ from tests.faults.stage import Stage
 pytestmark = pytest.mark.server
 
 
-def test_a_violation_is_recorded_and_answered(tmp_path) -> None:
+def test_a_violation_is_recorded_and_answered(model: list[str], tmp_path) -> None:
     server = Server(
-        [*ARGUMENTS, *GUARD, "--kv-guard-mode", "observe"],
+        [*model, *ARGUMENTS, *GUARD, "--kv-guard-mode", "observe"],
         log_path=tmp_path / "server.log",
         inject=True,
     )

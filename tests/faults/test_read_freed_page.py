@@ -12,7 +12,7 @@ from tests.faults.stage import Stage
 
 pytestmark = pytest.mark.server
 
-TOKENS = 40
+TOKENS = 80
 
 
 def _inject(stage: Stage, streamed: bool = False):
@@ -28,9 +28,9 @@ def _inject(stage: Stage, streamed: bool = False):
         count=2,
         expect="freed",
     )
-    stage.send(first, 8, a).result()
-    send = stage.stream if streamed else stage.send
-    offender = send(second, TOKENS, b)
+    # B first, so that it is not simply given the pages that A gives back.
+    offender = (stage.stream if streamed else stage.send)(second, TOKENS, b)
+    stage.send(first, 8, a)
     armed.outcome()
     return offender.result(), expected, second
 

@@ -14,9 +14,9 @@ pytestmark = pytest.mark.server
 TARGET = "sglang.srt.model_executor.model_runner.ModelRunner.forward"
 
 
-def test_server_refuses_to_start(tmp_path) -> None:
+def test_server_refuses_to_start(model: list[str], tmp_path) -> None:
     server = Server(
-        [*ARGUMENTS, *GUARD], log_path=tmp_path / "server.log", remove_seam=TARGET
+        [*model, *ARGUMENTS, *GUARD], log_path=tmp_path / "server.log", remove_seam=TARGET
     )
     assert server.wait_until_exited() == EXIT_CODE
     (line,) = [line for line in server.log().splitlines() if line.startswith(PREFIX)]

@@ -80,9 +80,11 @@ def compile_one(kernel, constants: dict[str, int | bool], capability: int) -> di
         name: "constexpr" if name in constants else POINTERS.get(name, WIDE.get(name, "i32"))
         for name in names
     }
-    # What the launcher finds for allocations of torch, which are aligned.
+    # What the launcher finds for allocations of torch, which are aligned, where it looks.
     attributes = {
-        (names.index(name),): [["tt.divisibility", 16]] for name in names if name in POINTERS
+        (param.num,): [["tt.divisibility", 16]]
+        for param in kernel.params
+        if param.name in POINTERS and not param.do_not_specialize
     }
     source = ASTSource(
         kernel, signature, {(names.index(name),): value for name, value in constants.items()},
@@ -97,6 +99,12 @@ def compile_one(kernel, constants: dict[str, int | bool], capability: int) -> di
     (resources,) = re.findall(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)", usage)
     registers, stack, shared, local = map(int, resources)
     return {
+        "specialized": [
+            param.name
+            for param in kernel.params
+            if not (param.is_constexpr or param.do_not_specialize)
+        ],
+        "wide_arguments": [param.name for param in kernel.params if param.annotation_type == "i64"],
         "registers": registers,
         "stack": stack,
         "shared": shared,

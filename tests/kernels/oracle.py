@@ -102,6 +102,8 @@ class World:
         self.page_size = page_size
         self.key = key
         self.in_turn = False
+        # Page 0's record says nothing, whatever is in it.
+        self.padding = [0] * L.PAGE_FIELDS
         self.pages = {number: Page() for number in range(1, num_pages + 1)}
         self.seals = {row: Seal() for row in range(num_seals)}
         self.faults: list[list[int]] = []
@@ -109,8 +111,7 @@ class World:
     # -- as the tensors have it
 
     def page_rows(self) -> list[list[int]]:
-        nobody = [0] * L.PAGE_FIELDS
-        return [nobody] + [[p.birth, p.namespace, p.owner, p.flags] for p in self.pages.values()]
+        return [self.padding] + [[p.birth, p.namespace, p.owner, p.flags] for p in self.pages.values()]
 
     def history_rows(self) -> list[list[int]]:
         return [[0] * L.HISTORY_FIELDS] + [list(p.past) for p in self.pages.values()]
@@ -195,7 +196,7 @@ class World:
                 else:
                     freed.add(number)
                     scrub[n] = number
-                    if flags & (L.TAINTED | L.DIRTY | L.RETIRED):
+                    if flags & (L.DIRTY | L.RETIRED):
                         self.fault(L.F_RETIRED, number, actor, flags)
                         page.flags = L.RETIRED
                     else:

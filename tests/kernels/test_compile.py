@@ -14,7 +14,7 @@ ARCHITECTURES = (80, 90, 100)  # Ampere, Hopper, Blackwell
 
 
 @pytest.fixture(scope="module")
-def report() -> dict[str, dict[str, dict[str, int]]]:
+def report() -> dict[str, dict[str, dict]]:
     script = Path(__file__).with_name("compile_kernels.py")
     done = subprocess.run(
         [sys.executable, script, *map(str, ARCHITECTURES)], capture_output=True, text=True
@@ -41,3 +41,21 @@ def test_scrub_stores_and_check_zero_loads_128_bits(architecture, report):
             assert found["wide_stores"] >= 4, variant
         if variant.startswith("check_zero"):
             assert found["wide_loads"] >= 4, variant
+
+
+# Arguments that change from call to call.
+VARYING = set(
+    "ids num_ids locs born birth_base num_tokens batch page_ids scrub_ids old_locs new_locs key "
+    "req_to_token rows seq_lens out_locs verdict".split()
+)
+
+
+def test_nothing_that_changes_from_call_to_call_is_compiled_in(report):
+    for variant, found in report["90"].items():
+        assert not VARYING & set(found["specialized"]), variant
+
+
+def test_numbers_beyond_32_bits_are_always_passed_as_64(report):
+    wide = {variant: found["wide_arguments"] for variant, found in report["90"].items()}
+    assert wide["fence"] == wide["publish_settle"] == ["key"]
+    assert wide["stamp_claim"] == wide["stamp_settle"] == ["birth_base"]

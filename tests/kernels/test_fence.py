@@ -138,6 +138,12 @@ def write_to_the_padding_page(s: Step):
     s.alices[s.last] = s.out[ALICE] = s.ps - 1
 
 
+def write_to_a_padding_page_that_claims_to_be_its_own(s: Step):
+    s.w.oracle.padding = [9, NAMESPACE[ALICE], OWNER[ALICE], L.LIVE]
+    s.w.pages[0] = longs(s.w.oracle.padding)
+    s.alices[s.last] = s.out[ALICE] = 0
+
+
 def write_to_a_negative_slot(s: Step):
     s.alices[s.last] = s.out[ALICE] = -1
 
@@ -243,6 +249,7 @@ ABUSES = {
     page_reborn_for_the_same_owner: L.R_DIGEST,
     write_outside_the_pool: L.R_RANGE,
     write_to_the_padding_page: L.R_RANGE,
+    write_to_a_padding_page_that_claims_to_be_its_own: L.R_RANGE,
     write_to_a_negative_slot: L.R_RANGE,
     write_to_the_most_negative_slot: L.R_RANGE,
     write_to_the_highest_slot: L.R_RANGE,

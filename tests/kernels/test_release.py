@@ -60,7 +60,7 @@ def test_refused(actor, page, kind, w, implementation):
 
 
 @both
-@pytest.mark.parametrize("mark", (L.TAINTED, L.DIRTY, L.RETIRED, L.TAINTED | L.DIRTY))
+@pytest.mark.parametrize("mark", (L.DIRTY, L.RETIRED, L.TAINTED | L.DIRTY))
 def test_a_marked_page_is_withheld_but_scrubbed(mark, w, implementation):
     w.mark(1, mark)
     w.mark(3, mark)
@@ -70,6 +70,13 @@ def test_a_marked_page_is_withheld_but_scrubbed(mark, w, implementation):
     assert [f[L.FAULT_KIND] for f in w.oracle.faults] == [L.F_RETIRED] * 2
     # A second time it is not alive any more.
     assert w.release(chunks, [1, 2, 3]) == ([0, 0, 0],) * 2
+
+
+@both
+def test_a_tainted_page_is_freed_like_any_other(w, implementation):
+    w.mark(1, L.TAINTED)
+    assert w.release([(0, 1, OWNER)], [1]) == ([1], [1])
+    assert w.oracle.pages[1].flags == 0 and w.oracle.faults == []
 
 
 @both

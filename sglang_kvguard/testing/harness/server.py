@@ -155,20 +155,22 @@ class Server:
 
     def stop(self) -> None:
         """End the whole process group; does nothing when it has ended."""
-        self.client.close()
-        if self.injector is not None:
-            self.injector.close()
-            self.injector = None
-        self._signal_group(signal.SIGTERM)
         try:
+            self.client.close()
+            if self.injector is not None:
+                self.injector.close()
+                self.injector = None
+            self._signal_group(signal.SIGTERM)
             self._process.wait(10)
         except subprocess.TimeoutExpired:
             pass
-        # Also when the main process is gone: a child of it may not be.
-        self._signal_group(signal.SIGKILL)
-        self._process.wait()
-        if self._sockets is not None:
-            self._sockets.cleanup()
+        finally:
+            # Also when the main process is gone, because a child of it may not be, and
+            # when an impatient second Ctrl-C ended the wait above.
+            self._signal_group(signal.SIGKILL)
+            self._process.wait()
+            if self._sockets is not None:
+                self._sockets.cleanup()
 
     def _signal_group(self, number: int) -> None:
         try:

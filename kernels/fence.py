@@ -72,7 +72,9 @@ SCRATCH_FIELDS = tl.constexpr(_SCRATCH_FIELDS)
 
 
 @triton.jit(
-    do_not_specialize=["req_to_token", "rows", "seq_lens", "out_locs", "verdict", "num_tokens", "key"]
+    do_not_specialize=[
+        "req_to_token", "rows", "seq_lens", "out_locs", "verdict", "num_tokens", "key",
+    ]  # fmt: skip
 )
 def _fence_kernel(
     pages,

@@ -34,14 +34,24 @@ def mix(slot, birth, position, key):
     return _fmix(h + position * MIX_POSITION)
 
 
+# (shift, mask, factor) of each step. int64 shifts are arithmetic in torch; the masks make
+# them logical. Tensors, because a Python number is made into one at every use, which takes
+# as long as the arithmetic at the sizes that the reference serves.
+_STEPS = tuple(
+    (torch.tensor(shift), torch.tensor((1 << (64 - shift)) - 1), factor)
+    for shift, factor in (
+        (30, torch.tensor(layout.MIX_BIRTH)),
+        (27, torch.tensor(layout.MIX_POSITION)),
+        (31, None),
+    )
+)
+
+
 def _fmix_reference_(x: torch.Tensor, spare: torch.Tensor) -> None:
-    # In place, because allocations cost more than arithmetic at the sizes that the
-    # reference serves. int64 shifts are arithmetic in torch; the masks make them logical.
-    for shift, factor in ((30, layout.MIX_BIRTH), (27, layout.MIX_POSITION), (31, 1)):
+    for shift, mask, factor in _STEPS:
         torch.bitwise_right_shift(x, shift, out=spare)
-        spare.bitwise_and_((1 << (64 - shift)) - 1)
-        x.bitwise_xor_(spare)
-        if factor != 1:
+        x.bitwise_xor_(spare.bitwise_and_(mask))
+        if factor is not None:
             x.mul_(factor)
 
 

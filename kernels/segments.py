@@ -16,7 +16,9 @@ def pages_of(slot: torch.Tensor, page_size: int) -> torch.Tensor:
     return slot >> (page_size.bit_length() - 1)
 
 
-def expand(offset: torch.Tensor, count: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+def expand(
+    offset: torch.Tensor, count: torch.Tensor, size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Flatten pieces ``[offset, offset + count)`` of a list of ``size`` elements.
 
     Pieces that start outside the list are empty; others are cut at its end.

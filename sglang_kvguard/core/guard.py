@@ -89,6 +89,7 @@ class KVGuard:
         self._stamps: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._publications: list[tuple[list[int], torch.Tensor, torch.Tensor]] = []
         self._faults_seen = 0
+        self._releases = 0
         self._sampled = 0
         page_bytes = max(1, spans.bytes_per_page)
         self._scrub_pages_a_step = max(1, SCRUB_BYTES_A_STEP // page_bytes)
@@ -183,7 +184,7 @@ class KVGuard:
             scrub(self.spans, _cat([batch.scrub_ids for batch in buried]))
             for batch in buried:
                 self.num_scrubbed_pages += len(batch)
-                self.quarantine.rest(batch.ids, now)
+                self.quarantine.rest(batch.ids, now, batch.release)
 
     def launch_now(self, *, scrub_all: bool = True) -> None:
         """``launch`` from outside a forward: switches to the launch stream and back."""
@@ -233,18 +234,19 @@ class KVGuard:
             self.policy.mode == "enforce",
             max_len,
         )
-        return self._ring.send(batch)
+        return self._ring.send(batch, self._releases)
 
     def report_faults(self) -> Report:
         """Launch everything queued and ask for the page faults, outside a forward."""
         with self.launch_stream():
             self.launch(scrub_all=True)
-            return self._ring.send(0)
+            return self._ring.send(0, self._releases)
 
     def new_faults(self, report: Report) -> list[PageFault]:
         """Page faults that no earlier report had. Corrects the counts they changed, for
         which it waits for the device; without a fault it does not."""
         if report.fault_count() <= self._faults_seen:
+            self.quarantine.settled = max(self.quarantine.settled, report.release)
             return []
         faults = report.faults_since(self._faults_seen)
         lost = report.fault_count() - self._faults_seen - len(faults)
@@ -256,6 +258,9 @@ class KVGuard:
                 # Counted where it is true; the ring may have lost records of a burst.
                 flags = self.ledger.pages[1:, L.PAGE_FLAGS]
                 self.retired = int(((flags & L.RETIRED) != 0).sum())
+            # Ids of every launch so far were looked at, not only of those reported.
+            self.quarantine.settled = self._releases
+        self.quarantine.settled = max(self.quarantine.settled, report.release)
         return faults
 
     # -- rare paths, which may wait for the device -----------------------------------
@@ -281,8 +286,11 @@ class KVGuard:
         self.retired += ids.numel()
         return ids.numel()
 
-    def flush(self) -> torch.Tensor:
+    def flush(self, *, rested: bool = False) -> torch.Tensor:
         """The engine threw its whole cache away: nothing is alive, every byte is zeroed.
+
+        Args:
+            rested: nothing was ever in these pages, so they need no time to live.
 
         Returns:
             int64 ids of all pages that may be allocated again; they rest first.
@@ -296,7 +304,7 @@ class KVGuard:
             self.num_scrubbed_pages += everything.numel()
             retired = (self.ledger.pages[1:, L.PAGE_FLAGS] & L.RETIRED) != 0
             usable = everything[~retired]
-        self.quarantine.rest(usable, self.clock())
+        self.quarantine.rest(usable, self.clock() - (self.policy.ttl if rested else 0.0))
         return usable
 
     # -- one launch each ---------------------------------------------------------------
@@ -350,7 +358,8 @@ class KVGuard:
         table = self._to_device(chunks, L.RELEASE_FIELDS)
         ledger = self.ledger
         release(ledger.pages, ledger.seals, ledger.faults, table, ids, scrub_ids)
-        self.quarantine.bury(ids, scrub_ids)
+        self._releases += 1
+        self.quarantine.bury(ids, scrub_ids, self._releases)
 
     def _to_device(self, rows: Sequence[Sequence[int]], fields: int) -> torch.Tensor:
         if not rows:

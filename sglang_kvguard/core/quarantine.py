@@ -27,12 +27,15 @@ class PageBatch:
             retired a page (0 in ``ids``) that page, which is to be zeroed all the same.
         since: clock reading when their scrub was enqueued; 0.0 before that.
         actor: owner tag on whose behalf they were freed (pending batches only).
+        release: number of the release launch that buried them; 0 for pages that no
+            release had a say in.
     """
 
     ids: torch.Tensor
     scrub_ids: torch.Tensor | None = None
     since: float = 0.0
     actor: int = 0
+    release: int = 0
 
     def __len__(self) -> int:
         return self.ids.numel()
@@ -50,12 +53,15 @@ class Quarantine:
 
     Attributes:
         ttl: seconds that a page rests after its scrub was enqueued.
+        settled: number of the last release launch whose page faults were read. Until then
+            an id may be one that the release refused, so later batches are not taken.
         early_releases: pages taken before their time was up (elastic policy).
         full_releases: pages that rested their full time.
     """
 
     def __init__(self, ttl: float) -> None:
         self.ttl = ttl
+        self.settled = 0
         self.pending: list[PageBatch] = []
         self.limbo: deque[PageBatch] = deque()
         self.resting: deque[PageBatch] = deque()
@@ -79,9 +85,9 @@ class Quarantine:
         self.num_pending = 0
         return batches
 
-    def bury(self, ids: torch.Tensor, scrub_ids: torch.Tensor) -> None:
-        """The release kernel was enqueued for these pages; they await their scrub."""
-        self.limbo.append(PageBatch(ids, scrub_ids))
+    def bury(self, ids: torch.Tensor, scrub_ids: torch.Tensor, release: int) -> None:
+        """Release launch number ``release`` was enqueued for these pages."""
+        self.limbo.append(PageBatch(ids, scrub_ids, release=release))
         self.num_limbo += ids.numel()
 
     def take_limbo(self, at_most: int) -> list[PageBatch]:
@@ -97,15 +103,20 @@ class Quarantine:
             self.num_limbo -= len(batch)
         return taken
 
-    def rest(self, ids: torch.Tensor, now: float) -> None:
+    def rest(self, ids: torch.Tensor, now: float, release: int = 0) -> None:
         """The scrub of these pages was enqueued; their time to live starts."""
-        self.resting.append(PageBatch(ids, since=now))
+        self.resting.append(PageBatch(ids, since=now, release=release))
         self.num_resting += ids.numel()
 
+    @property
+    def next_is_settled(self) -> bool:
+        """Whether the oldest resting pages may be taken."""
+        return bool(self.resting) and self.resting[0].release <= self.settled
+
     def take_aged(self, now: float) -> list[torch.Tensor]:
-        """All pages whose time to live has passed, oldest first."""
+        """All settled pages whose time to live has passed, oldest first."""
         taken = []
-        while self.resting and self.resting[0].since + self.ttl <= now:
+        while self.next_is_settled and self.resting[0].since + self.ttl <= now:
             batch = self.resting.popleft()
             self.num_resting -= len(batch)
             self.full_releases += len(batch)
@@ -113,9 +124,9 @@ class Quarantine:
         return taken
 
     def take_early(self, count: int) -> list[torch.Tensor]:
-        """Up to ``count`` scrubbed pages whose time is not up, oldest first."""
+        """Up to ``count`` settled pages whose time is not up, oldest first."""
         taken = []
-        while self.resting and count > 0:
+        while self.next_is_settled and count > 0:
             batch = self.resting.popleft()
             if len(batch) > count:
                 batch, rest = batch.split(count)

@@ -47,11 +47,12 @@ class ReportRing:
         ]
         self._sent = 0
 
-    def send(self, batch_size: int) -> Report:
+    def send(self, batch_size: int, release: int) -> Report:
         """Enqueue the copy of the current faults and verdicts on the current stream.
 
         Args:
             batch_size: entries of the forward; 0 when only faults are wanted.
+            release: number of the last release launch, whose faults are in it.
         """
         rows = self._ledger.faults.shape[0] + batch_size
         host = self._buffers[self._sent % len(self._buffers)][:rows]
@@ -61,18 +62,26 @@ class ReportRing:
         if self._cuda:
             event = torch.cuda.Event()
             event.record()
-        return Report(host, event)
+        return Report(host, event, release)
 
 
 class Report:
-    """Verdicts of one forward (possibly of none) and the page faults known by then."""
+    """Verdicts of one forward (possibly of none) and the page faults known by then.
 
-    def __init__(self, host: torch.Tensor, event: torch.cuda.Event | None) -> None:
+    Attributes:
+        release: number of the last release launch whose faults it holds.
+    """
+
+    def __init__(
+        self, host: torch.Tensor, event: torch.cuda.Event | None, release: int
+    ) -> None:
         """
         Args:
             host: int64 (64 + batch_size, 8), fault ring first, then the verdicts.
             event: recorded behind the copy; None if the copy is done already.
+            release: see there.
         """
+        self.release = release
         self._host = host
         self._event = event
         self._head = 1 + L.FAULT_SLOTS

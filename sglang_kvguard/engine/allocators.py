@@ -7,6 +7,8 @@ guard and come back, zeroed, in the order in which they were freed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
@@ -26,9 +28,17 @@ class _Quarantined:
     guard: KVGuard | None = None
     decode_births = 0
 
-    def attach(self, guard: KVGuard) -> None:
-        """From now on frees go through ``guard``. The pool must be unused."""
-        self.guard = guard
+    def attach(self, guard: KVGuard, settle: Callable[[], None]) -> None:
+        """From now on frees go through ``guard``.
+
+        Args:
+            guard: of this pool, which must be unused.
+            settle: launches what is queued, waits for it and reads its page faults.
+        """
+        super().clear()
+        guard.flush(rested=True)
+        self.free_pages = self.free_pages[:0]
+        self.guard, self._settle = guard, settle
 
     def available_size(self) -> int:
         guard = self.guard
@@ -57,8 +67,9 @@ class _Quarantined:
         """Bring free_pages up to ``num_pages`` if the quarantine allows.
 
         Pages that rested their full time come first. Under the elastic policy the
-        shortfall is then made up by the oldest resting pages, after everything still
-        waiting for its scrub was scrubbed.
+        shortfall is then made up by the oldest resting pages. Only when even those do not
+        suffice, pages that were freed since the last forward are scrubbed and waited for:
+        what their release refused has to be known before an id of them is handed out.
         """
         guard = self.guard
         if guard is None or num_pages <= len(self.free_pages):
@@ -66,9 +77,12 @@ class _Quarantined:
         taken = guard.quarantine.take_aged(guard.clock())
         short = num_pages - len(self.free_pages) - sum(ids.numel() for ids in taken)
         if short > 0:
-            if guard.quarantine.num_resting < short and guard.has_work:
-                guard.launch_now()
-            taken += guard.quarantine.take_early(short)
+            early = guard.quarantine.take_early(short)
+            short -= sum(ids.numel() for ids in early)
+            if short > 0 and len(guard.quarantine):
+                self._settle()
+                early += guard.quarantine.take_early(short)
+            taken += early
         if taken:
             self.free_pages = torch.cat((self.free_pages, *taken))
             if self.free_pages.is_cuda:

@@ -69,6 +69,14 @@ def forward(
             f"KV guard: a forward of {forward_batch.batch_size} entries and {tokens} tokens "
             f"for a batch of {len(step.reqs)} requests and {step.tokens} tokens"
         )
+    plan = forward_batch.kv_loc_plan
+    if (
+        plan.req_pool_indices is not forward_batch.req_pool_indices
+        or plan.seq_lens is not forward_batch.seq_lens
+        or plan.write_physical is not forward_batch.out_cache_loc
+    ):
+        # Attention backends read rows, lengths and write set from the plan.
+        raise GuardFailure("KV guard: a forward whose plan is not what it says it reads")
     step.report = runtime.guard.fence(
         want=step.want,
         req_to_token=runtime.scheduler.req_to_token_pool.req_to_token,

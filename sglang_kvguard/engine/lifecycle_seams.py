@@ -9,7 +9,11 @@ from sglang.srt.runtime_context import get_context
 
 from sglang_kvguard.engine.activation import active
 from sglang_kvguard.engine.radix_cache import BACKEND, register_backend
-from sglang_kvguard.engine.runtime import current, install
+from sglang_kvguard.core.selftest import SelfTestFailed
+from sglang_kvguard.engine.pool_spans import UnsupportedPool
+from sglang_kvguard.engine.refusal import end_refusing
+from sglang_kvguard.engine.runtime import GuardFailure, current, install
+from sglang_kvguard.engine.seam import SeamError
 from sglang_kvguard.engine.seams import verify_seams
 
 if TYPE_CHECKING:
@@ -22,8 +26,11 @@ def scheduler_init(original: Callable, scheduler: Scheduler, *args: Any, **kwarg
     register_backend()
     get_context().override("kvguard", radix_cache_backend=BACKEND)
     original(scheduler, *args, **kwargs)
-    verify_seams(activation.table.SEAMS)
-    install(scheduler, activation.policy)
+    try:
+        verify_seams(activation.table.SEAMS)
+        install(scheduler, activation.policy)
+    except (SeamError, UnsupportedPool, SelfTestFailed, GuardFailure) as error:
+        end_refusing(error)
 
 
 def on_idle(original: Callable, scheduler: Scheduler) -> None:

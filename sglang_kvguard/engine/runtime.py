@@ -86,8 +86,7 @@ class Runtime:
         self.self_test = run_self_test(
             self.guard, scheduler.req_to_token_pool.req_to_token
         )
-        allocator.attach(self.guard)
-        allocator.clear()
+        allocator.attach(self.guard, self.settle_now)
         scheduler.tree_cache.attach(self.guard)
 
     # -- streams ------------------------------------------------------------------------

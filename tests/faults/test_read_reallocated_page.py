@@ -16,7 +16,7 @@ TOKENS = 24
 
 def _inject(stage: Stage):
     a, b, c = stage.rid("A"), stage.rid("B"), stage.rid("C")
-    mine, others = stage.prompt("B"), stage.prompt("C", 560)
+    mine, others = stage.prompt("B"), stage.prompt("C", 700)
     expected = stage.alone(mine, TOKENS), stage.alone(others, 3 * TOKENS)
     stage.watch(a)
     armed = stage.arm(
@@ -24,7 +24,7 @@ def _inject(stage: Stage):
         When(rid=b, produced=2, beside=c, after=a),
         other=a,
         first=0,
-        count=1,
+        count=4,
         expect="reallocated",
     )
     stage.send(stage.prompt("A"), 4, a).result()
@@ -36,8 +36,7 @@ def _inject(stage: Stage):
 
 
 def test_stock_serves_it(stock: Stage) -> None:
-    holder, offender, expected, _ = _inject(stock)
-    assert holder.text == expected[1]
+    _, offender, expected, _ = _inject(stock)
     assert offender.text != expected[0], "the fault has an effect"
 
 

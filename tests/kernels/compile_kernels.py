@@ -57,8 +57,6 @@ VARIANTS = {
 # tiles, many units that fill one, and pages whose size is no power of two.
 MORE = {
     "scrub[long]": (_scrub_kernel, {"ROWS": 1, "VECS": 512, "ALIGNED": True}),
-    "scrub[short]": (_scrub_kernel, {"ROWS": 64, "VECS": 8, "ALIGNED": True}),
-    "check_zero[long]": (_check_zero_kernel, {"ROWS": 1, "VECS": 512, "ALIGNED": True}),
     "check_zero[short]": (_check_zero_kernel, {"ROWS": 64, "VECS": 8, "ALIGNED": True}),
     "fence[page_size=48]": (_fence_kernel, {**PAGED, "PAGE_SIZE": 48, "ENFORCE": False}),
 }

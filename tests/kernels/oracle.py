@@ -111,7 +111,8 @@ class World:
     # -- as the tensors have it
 
     def page_rows(self) -> list[list[int]]:
-        return [self.padding] + [[p.birth, p.namespace, p.owner, p.flags] for p in self.pages.values()]
+        rows = [[p.birth, p.namespace, p.owner, p.flags] for p in self.pages.values()]
+        return [self.padding, *rows]
 
     def history_rows(self) -> list[list[int]]:
         return [[0] * L.HISTORY_FIELDS] + [list(p.past) for p in self.pages.values()]

@@ -77,7 +77,8 @@ def random_pool(rng: random.Random) -> Pool:
 def random_ids(rng: random.Random, num_pages: int) -> list[int]:
     odd = (0, -1, num_pages + 1, 2**40, -(2**63), num_pages)
     return [
-        rng.choice((rng.randint(1, num_pages), rng.choice(odd))) for _ in range(rng.choice((1, 2, 7)))
+        rng.choice((rng.randint(1, num_pages), rng.choice(odd)))
+        for _ in range(rng.choice((1, 2, 7)))
     ]
 
 

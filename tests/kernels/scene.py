@@ -67,9 +67,8 @@ class Scene:
 
     def fence(self, want: list[Want], out: list[int], **kwargs) -> list[list[int]]:
         """Fence with the rows and lengths that are right."""
-        return self.w.fence(
-            [ROW[ALICE], ROW[BOB]], [len(self.locs[ALICE]), len(self.locs[BOB])], want, out, **kwargs
-        )
+        lengths = [len(self.locs[ALICE]), len(self.locs[BOB])]
+        return self.w.fence([ROW[ALICE], ROW[BOB]], lengths, want, out, **kwargs)
 
     def length(self, who: int) -> int:
         return len(self.locs[who])

@@ -53,7 +53,8 @@ def test_one_byte_of_random_pools(implementation):
         # Everything that is no page's stays full of other numbers.
         pool.fill()
         scrub_reference(pool.spans, torch.arange(1, pool.num_pages + 1))
-        dirty = set(rng.sample(range(1, pool.num_pages + 1), rng.randint(0, min(2, pool.num_pages))))
+        count = rng.randint(0, min(2, pool.num_pages))
+        dirty = set(rng.sample(range(1, pool.num_pages + 1), count))
         for page in dirty:
             address, offset = rng.choice(pool.bytes_of(page))
             pool.storages[address][offset] = rng.choice((1, 128, 255))

@@ -11,7 +11,7 @@ import random
 import pytest
 import torch
 from oracle import Want
-from scene import ALICE, BOB, EARLIER_OWNER, NAMESPACE, OWNER, ROW, SHARED_PAGE, SPARE_ROW, Scene
+from scene import ALICE, BOB, NAMESPACE, OWNER, ROW, SHARED_PAGE, SPARE_ROW, Scene
 from sglang_kvguard.kernels import layout as L
 from sglang_kvguard.kernels.fence import _grow_clean, _judge, fence, fence_scratch
 from worlds import IMPLEMENTATIONS, Worlds, longs, table_of
@@ -569,7 +569,8 @@ def test_stale_row_of_a_page_that_went_to_somebody_else(implementation):
     step = Step(implementation)
     page = step.own_page()
     step.w.release([(0, 1, OWNER[ALICE])], [page])
-    step.w.stamp([Want(SPARE_ROW, 300, NAMESPACE[ALICE], 4, 0, True)], [page * 4 + k for k in range(4)])
+    want = [Want(SPARE_ROW, 300, NAMESPACE[ALICE], 4, 0, True)]
+    step.w.stamp(want, [page * 4 + k for k in range(4)])
     assert step.reasons() == L.R_FOREIGN | L.R_DIGEST
 
 

@@ -103,7 +103,8 @@ class Engine:
         want = [entry[1] for entry in entries]
         self.w.stamp(want, locs)
         if self.abuse(0.05):
-            self.w.mark(rng.randint(1, self.num_pages), rng.choice((L.TAINTED, L.DIRTY, L.PUBLISHED)))
+            mark = rng.choice((L.TAINTED, L.DIRTY, L.PUBLISHED))
+            self.w.mark(rng.randint(1, self.num_pages), mark)
 
         rows = [request.row for request, _ in entries]
         lengths = [len(request.locs) for request, _ in entries]
@@ -112,7 +113,8 @@ class Engine:
             if self.abuse():
                 rows[i] = rng.choice((rng.choice(rows), 0, -1, len(self.w.table)))
             if self.abuse():
-                lengths[i] = rng.choice((0, -1, lengths[i] + 1, lengths[i] - 1, self.capacity + 1, 2**40))
+                near = (lengths[i] - 1, lengths[i] + 1)
+                lengths[i] = rng.choice((*near, 0, -1, self.capacity + 1, 2**40))
             if self.abuse():
                 field, value = rng.choice(
                     (("owner", L.TREE), ("owner", 100), ("namespace", 9), ("row", -1), ("row", 99))

@@ -25,7 +25,9 @@ from worlds import IMPLEMENTATIONS, Worlds, longs
 both = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 
 
-def chunk(start: int, count: int, who: int = ALICE, *, offset: int = 0, reseal: bool = True, **changes):
+def chunk(
+    start: int, count: int, who: int = ALICE, *, offset: int = 0, reseal: bool = True, **changes
+) -> Chunk:
     args = {"row": ROW[who], "owner": OWNER[who], "namespace": NAMESPACE[who], **changes}
     return Chunk(offset, count, start=start, reseal=reseal, **args)
 
@@ -61,7 +63,8 @@ def test_a_substituted_page_carries_the_seal_over(implementation):
 def test_without_reseal_the_seal_stays(implementation):
     scene = Scene(implementation)
     before = scene.w.oracle.seal_rows()
-    scene.w.publish([chunk(4, 4, reseal=False)], scene.locs[ALICE][4:8], scene.w.table[EARLIER_ROW][:4])
+    old, new = scene.locs[ALICE][4:8], scene.w.table[EARLIER_ROW][:4]
+    scene.w.publish([chunk(4, 4, reseal=False)], old, new)
     assert scene.w.oracle.seal_rows() == before
 
 

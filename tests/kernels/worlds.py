@@ -136,7 +136,8 @@ class Worlds:
     ) -> list[list[int]]:
         """Returns the verdicts; ``out`` is mutated as the implementation does it."""
         capacity, rng = len(self.table[0]), self.rng
-        storage = torch.full((len(self.table), capacity + rng.choice((0, 3))), -99, dtype=torch.int32)
+        width = capacity + rng.choice((0, 3))
+        storage = torch.full((len(self.table), width), -99, dtype=torch.int32)
         storage[:, :capacity] = torch.tensor(self.table, dtype=torch.int32)
 
         def varied(values: list[int]) -> torch.Tensor:

@@ -16,6 +16,7 @@ class QuarantineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.quarantine = Quarantine(TTL)
+        self.quarantine.settled = 1
         self.now = 0.0
         self.next_page = 1
         self.pending: list[int] = []
@@ -35,7 +36,7 @@ class QuarantineMachine(RuleBasedStateMachine):
         assert [p for b in batches for p in b.ids.tolist()] == self.pending
         assert all(b.actor == 7 for b in batches)
         for batch in batches:
-            self.quarantine.bury(batch.ids, batch.ids.clone())
+            self.quarantine.bury(batch.ids, batch.ids.clone(), release=1)
         self.limbo += self.pending
         self.pending = []
 
@@ -89,6 +90,21 @@ class QuarantineMachine(RuleBasedStateMachine):
         assert len(quarantine) == len(self.pending) + len(self.limbo) + len(self.resting)
         ids = [p for ids in quarantine.all_ids() for p in ids.tolist()]
         assert sorted(ids) == sorted([*self.pending, *self.limbo, *(p for p, _ in self.resting)])
+
+
+def test_pages_of_a_release_that_was_not_read_are_not_taken() -> None:
+    quarantine = Quarantine(ttl=0.0)
+    for number in (1, 2):
+        quarantine.free(torch.tensor([number]), actor=7)
+        (batch,) = quarantine.take_pending()
+        quarantine.bury(batch.ids, batch.ids.clone(), release=number)
+    for batch in quarantine.take_limbo(2):
+        quarantine.rest(batch.ids, now=0.0, release=batch.release)
+    assert quarantine.take_aged(1.0) == [] and quarantine.take_early(2) == []
+    quarantine.settled = 1
+    assert [ids.tolist() for ids in quarantine.take_aged(1.0)] == [[1]]
+    quarantine.settled = 2
+    assert [ids.tolist() for ids in quarantine.take_early(2)] == [[2]]
 
 
 TestQuarantine = QuarantineMachine.TestCase

@@ -5,6 +5,10 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
+# The CPU reference platform can fork its processes instead of spawning them, which halves
+# the time of a start. Set it to "" to spawn, as production does.
+FORK = "KVGUARD_CPU_REFERENCE_FORK"
+
 # Waiting threads that spin take the cores of a small machine away from each other.
 QUIET_THREADS = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
@@ -29,5 +33,5 @@ def server_environment(*, gpu: bool, extra: Mapping[str, str] | None = None) -> 
     # Models are local directories; nothing is to be looked up on the network.
     environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if not gpu:
-        environment |= {"SGLANG_PLATFORM": "cpu_reference", **QUIET_THREADS}
+        environment |= {"SGLANG_PLATFORM": "cpu_reference", FORK: "1", **QUIET_THREADS}
     return environment | dict(extra or {})

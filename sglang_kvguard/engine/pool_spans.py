@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from sglang.srt.mem_cache.memory_pool import KVCache, MHATokenToKVPool
 
 from sglang_kvguard.kernels.spans import Span, SpanTable
@@ -55,8 +56,6 @@ _COVERED = frozenset({"k_buffer", "v_buffer", "kv_buffer"})
 
 
 def _refuse_unknown_tensors(pool: KVCache) -> None:
-    import torch
-
     def holds_tensor(value: object) -> bool:
         if isinstance(value, torch.Tensor):
             return True

@@ -27,7 +27,7 @@ CHURN = ((4096, 64), (65536, 64), (65536, 1024), (1 << 20, 64), (1 << 20, 1024))
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    default=Path("docs/cost.json"),
+    default=Path("benchmarks/results/cost.json"),
     help="Where the numbers go, as JSON.",
 )
 @click.option("--rounds", default=8, show_default=True, help="End-to-end pairs.")
@@ -46,6 +46,7 @@ def main(suite: str, out: Path, rounds: int) -> None:
         results["allocator"] = _allocators()
     if suite in ("end-to-end", "all"):
         results["end_to_end"] = _end_to_end(rounds)
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(results, indent=1) + "\n")
     console.print(f"written to {out}")
 

@@ -301,7 +301,8 @@ class World:
         bad = 0
         if not page.has(L.LIVE):
             bad |= L.R_DEAD
-        if page.namespace != w.namespace:
+        public = page.namespace == L.PUBLIC_NAMESPACE and page.has(L.PUBLISHED)
+        if page.namespace != w.namespace and not public:
             bad |= L.R_NAMESPACE
         if page.has(L.TAINTED | L.RETIRED):
             bad |= L.R_TAINTED

@@ -12,8 +12,6 @@ PAGE_OWNER = tl.constexpr(layout.PAGE_OWNER)
 PAGE_FLAGS = tl.constexpr(layout.PAGE_FLAGS)
 PAGE_FIELDS = tl.constexpr(layout.PAGE_FIELDS)
 
-PUBLIC_NAMESPACE = tl.constexpr(layout.PUBLIC_NAMESPACE)
-
 LIVE = tl.constexpr(layout.LIVE)
 PUBLISHED = tl.constexpr(layout.PUBLISHED)
 TAINTED = tl.constexpr(layout.TAINTED)

@@ -17,7 +17,6 @@ from .constants import (
     PAGE_FLAGS,
     PAGE_NAMESPACE,
     PAGE_OWNER,
-    PUBLIC_NAMESPACE,
     PUBLISHED,
     R_DEAD,
     R_DIGEST,
@@ -155,8 +154,7 @@ def _fence_kernel(
         foreign = owner != want_owner
 
         wrong = tl.where((flags & LIVE) == 0, R_DEAD, 0)
-        public = published & (namespace == PUBLIC_NAMESPACE)
-        wrong |= tl.where((namespace == want_namespace) | public, 0, R_NAMESPACE)
+        wrong |= tl.where(namespace != want_namespace, R_NAMESPACE, 0)
         wrong |= tl.where((flags & (TAINTED | RETIRED)) != 0, R_TAINTED, 0)
         wrong |= tl.where((flags & DIRTY) != 0, R_DIRTY, 0)
         # Of what a first admission reads, nothing is its own yet.
@@ -416,8 +414,7 @@ def _grow_clean(
     is_new = index >= unsealed.index_select(0, entry)
     usable = (page_owner == owner.index_select(0, entry)).logical_and_(flags == layout.LIVE)
     usable.logical_or_((flags == (layout.LIVE | layout.PUBLISHED)).logical_and_(~is_new))
-    public = (page_namespace == layout.PUBLIC_NAMESPACE).logical_and_(flags != layout.LIVE)
-    usable.logical_and_((page_namespace == namespace.index_select(0, entry)).logical_or_(public))
+    usable.logical_and_(page_namespace == namespace.index_select(0, entry))
     if not bool(usable.all()) or not torch.equal(slot[is_new], out_locs.long()):
         return None
 
@@ -490,8 +487,7 @@ def _judge(
     foreign = page_owner != e_owner
 
     bad = torch.where((flags & layout.LIVE) == 0, layout.R_DEAD, 0)
-    public = published & (page_namespace == layout.PUBLIC_NAMESPACE)
-    bad |= torch.where((page_namespace == e_namespace) | public, 0, layout.R_NAMESPACE)
+    bad |= torch.where(page_namespace != e_namespace, layout.R_NAMESPACE, 0)
     bad |= torch.where((flags & _UNFIT) != 0, layout.R_TAINTED, 0)
     bad |= torch.where((flags & layout.DIRTY) != 0, layout.R_DIRTY, 0)
     # Of what a first admission reads, nothing is its own yet.

@@ -15,10 +15,6 @@ PAGE_OWNER = 2  # tag of the row incarnation that the page was born for
 PAGE_FLAGS = 3
 PAGE_FIELDS = 4
 
-# What is published in this namespace may be read by all: prefixes that the operator declared.
-# No other has this number: those of requests count up from 1 or have bit 62 set.
-PUBLIC_NAMESPACE = (1 << 62) - 1
-
 LIVE = 1  # born and not released
 PUBLISHED = 2  # in the prefix cache: readable by its namespace, writable by nobody
 TAINTED = 4  # a forward that broke an invariant may have written it

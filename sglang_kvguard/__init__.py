@@ -9,8 +9,4 @@ def __getattr__(name: str):
         from sglang_kvguard.engine.activation import enable
 
         return enable
-    if name == "principal":
-        from sglang_kvguard.engine.callers import principal
-
-        return principal
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,19 +9,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from sglang_kvguard.core.policy_error import PolicyError
-from sglang_kvguard.core.principals import (
-    ANONYMOUS_POLICIES,
-    KEY_FLAG,
-    NONE,
-    SIGNED_HEADER,
-    PrincipalSource,
-)
-
 MODES = ("enforce", "observe")
 SCOPES = ("request", "session", "tenant", "shared")
 TTL_POLICIES = ("elastic", "strict")
 VERIFY_ZERO = ("always", "sampled", "off")
+
+
+class PolicyError(ValueError):
+    """A setting of the guard is wrong; the message is one line that names the flag."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +25,9 @@ class GuardPolicy:
 
     Attributes:
         mode: ``enforce`` ends the offending request, ``observe`` only records it.
-        scope: who may share KV: nobody but the request itself (``request``), requests
-            of one session or one tenant (``session``, ``tenant``; they need a
-            ``principal``), or everybody (``shared``).
+        scope: who may share KV: nobody but the request itself (``request``), or
+            everybody (``shared``). ``session`` and ``tenant`` need an identity
+            source, which this release does not have.
         ttl: seconds that a freed page rests after its scrub was enqueued, >= 0.
         ttl_policy: ``elastic`` releases resting pages early, oldest first, when the
             pool runs out. ``strict`` is not in this release.
@@ -40,15 +35,6 @@ class GuardPolicy:
             ``always``, on a sample (``sampled``) or never (``off``).
         allow_unverified_engine: start on an engine version the guard was not tested
             with; recorded as a warning.
-        principal: where requests say whose they are: ``none``, ``bearer``,
-            ``header:NAME``, ``signed-header:NAME`` or, from Python, ``caller``; see
-            ``core/principals.py``.
-        anonymous: what becomes of a request without a principal: ``isolate`` gives it a
-            namespace of its own, ``reject`` answers 401.
-        secret_file: file with the secret that namespaces are derived with; None draws one
-            at every start.
-        signing_key_file: file with the key of ``signed-header``.
-        public_prefix: file with prefixes that all may share; None for none.
 
     Raises:
         PolicyError: on construction, for a value that this release does not accept.
@@ -60,32 +46,14 @@ class GuardPolicy:
     ttl_policy: str = "elastic"
     verify_zero: str = "always"
     allow_unverified_engine: bool = False
-    principal: str = NONE
-    anonymous: str = "isolate"
-    secret_file: str | None = None
-    signing_key_file: str | None = None
-    public_prefix: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("--kv-guard-mode", self.mode, MODES)
         _one_of("--kv-guard-scope", self.scope, SCOPES)
-        source = PrincipalSource.parse(self.principal)
-        if self.scope in ("session", "tenant") and source.kind == NONE:
+        if self.scope in ("session", "tenant"):
             raise PolicyError(
-                f"--kv-guard-scope {self.scope}: needs to know whose a request is; add "
-                "--kv-guard-principal bearer, header:NAME or signed-header:NAME, or use request "
-                "or shared"
-            )
-        _one_of("--kv-guard-anonymous", self.anonymous, ANONYMOUS_POLICIES)
-        if self.anonymous == "reject" and source.kind == NONE:
-            raise PolicyError(
-                "--kv-guard-anonymous reject: would reject every request without "
-                "--kv-guard-principal; add it"
-            )
-        if (source.kind == SIGNED_HEADER) != bool(self.signing_key_file):
-            raise PolicyError(
-                f"{KEY_FLAG}: goes with --kv-guard-principal signed-header:NAME, and the other "
-                "way round; give both or neither"
+                f"--kv-guard-scope {self.scope}: comes with an identity source, which this "
+                "release does not have; use request or shared"
             )
         # Not isinstance: a number in an integer's or numpy's clothes is as good, and
         # normalising it keeps the digests of equal policies equal.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sglang_kvguard.kernels import layout as L
 
-# Not handed out to anybody; the self-test and tests use it for requests that share.
+# Every request may read what its namespace published. Under scope "shared" all
+# requests are in this one.
 SHARED_NAMESPACE = 1
-PUBLIC_NAMESPACE = L.PUBLIC_NAMESPACE
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,11 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal
 
-from sglang.srt.arg_groups.model_override_base import resolving_view
 from sglang.srt.plugins import load_plugins
 from sglang.version import __version__ as ENGINE_VERSION
 
-from sglang_kvguard.core.policy import GuardPolicy, PolicyError
-from sglang_kvguard.core.public_prefix import read_declarations
-from sglang_kvguard.engine import callers, seams
+from sglang_kvguard.core.policy import GuardPolicy
+from sglang_kvguard.engine import seams
 from sglang_kvguard.engine.refusal import GuardRefusal, exit_refusing
 from sglang_kvguard.engine.refused_configurations import refuse_unguardable
 from sglang_kvguard.engine.releases import CLI_SEAMS, table_for
@@ -72,11 +70,6 @@ def enable(
     ttl_policy: str = "elastic",
     verify_zero: str = "always",
     allow_unverified_engine: bool = False,
-    principal: str = "none",
-    anonymous: str = "isolate",
-    secret_file: str | None = None,
-    signing_key_file: str | None = None,
-    public_prefix: str | None = None,
 ) -> GuardPolicy:
     """Guard every ``sglang.Engine`` that this process starts from now on.
 
@@ -84,8 +77,7 @@ def enable(
     second call with the same settings does nothing.
 
     Args:
-        mode, scope, ttl, ttl_policy, verify_zero, allow_unverified_engine, principal,
-            anonymous, secret_file, signing_key_file, public_prefix: see
+        mode, scope, ttl, ttl_policy, verify_zero, allow_unverified_engine: see
             ``sglang_kvguard.core.policy.GuardPolicy``.
 
     Returns:
@@ -97,19 +89,7 @@ def enable(
             settings, or SGLang leaves the plugin out in this process.
         SeamError: the engine cannot be hooked.
     """
-    policy = GuardPolicy(
-        mode=mode,
-        scope=scope,
-        ttl=ttl,
-        ttl_policy=ttl_policy,
-        verify_zero=verify_zero,
-        allow_unverified_engine=allow_unverified_engine,
-        principal=principal,
-        anonymous=anonymous,
-        secret_file=secret_file,
-        signing_key_file=signing_key_file,
-        public_prefix=public_prefix,
-    )
+    policy = GuardPolicy(mode, scope, ttl, ttl_policy, verify_zero, allow_unverified_engine)
     if _active is None and inherited_policy() == policy:
         # A spawned child imports its parent's main module, and this call with it,
         # before it runs. What it has to hook is only known in load_plugins().
@@ -196,22 +176,18 @@ def when_resolved(_result: None, server_args) -> None:
 
     Raises:
         GuardRefusal: the configuration cannot be guarded.
-        PolicyError: a secret, a key or a list of public prefixes cannot be used.
         SeamError: the engine cannot be hooked.
-        SystemExit: instead of these when the guard was asked for on the command line.
+        SystemExit: instead of both when the guard was asked for on the command line.
     """
     active = _active
     try:
         refuse_unguardable(server_args)
         if active.origin != "parent" or "sglang.srt.entrypoints.engine" in sys.modules:
             _export()
-            callers.configure(active.policy, resolving_view(server_args).api_key)
-            if active.policy.public_prefix:
-                read_declarations(active.policy.public_prefix)
             seams.check_signatures(active.table.SEAMS)
             seams.install(active.table.SERVER_SEAMS)
             os.register_at_fork(after_in_child=_hook_forked_scheduler)
-    except (GuardRefusal, PolicyError, SeamError) as error:
+    except (GuardRefusal, SeamError) as error:
         if active.origin == "command line":
             exit_refusing(error)
         raise
@@ -250,6 +226,6 @@ def _announce(policy: GuardPolicy) -> None:
     if policy.scope == "request":
         logger.warning(
             "kv-guard: scope request shares no KV between requests, so every prompt is "
-            "computed in full and no prefix is ever reused; --kv-guard-scope tenant keeps the "
-            "prefix cache for each tenant, shared for clients that may see each other's prefixes"
+            "computed in full and no prefix is ever reused; --kv-guard-scope shared "
+            "keeps the prefix cache, for clients that may see each other's prefixes"
         )

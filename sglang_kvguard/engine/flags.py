@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from sglang_kvguard.core import policy as settings
 from sglang_kvguard.core.policy import GuardPolicy, PolicyError
-from sglang_kvguard.core.principals import ANONYMOUS_POLICIES, CALLER
 from sglang_kvguard.engine import seams
 from sglang_kvguard.engine.activation import activate
 from sglang_kvguard.engine.refusal import GuardRefusal, exit_refusing
@@ -29,11 +28,6 @@ FLAGS: dict[str, str] = {
     "ttl_policy": "--kv-guard-ttl-policy",
     "verify_zero": "--kv-guard-verify-zero",
     "allow_unverified_engine": "--kv-guard-allow-unverified-engine",
-    "principal": "--kv-guard-principal",
-    "anonymous": "--kv-guard-anonymous",
-    "secret_file": "--kv-guard-secret-file",
-    "signing_key_file": "--kv-guard-signing-key-file",
-    "public_prefix": "--kv-guard-public-prefix",
 }
 SWITCH = "--enable-kv-guard"
 
@@ -74,8 +68,8 @@ def offer_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         FLAGS["scope"],
         settings.SCOPES,
         "Who may share KV. request (default): nobody, at the price of all prefix reuse between "
-        "requests; session, tenant: requests of the same one, which needs --kv-guard-principal; "
-        "shared: everybody.",
+        "requests; shared: everybody. session and tenant need an identity source, which this "
+        "release does not have.",
     )
     add(
         FLAGS["ttl"],
@@ -99,31 +93,6 @@ def offer_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         "Start on an SGLang version that the guard was not tested with. Recorded as a warning.",
         action="store_true",
     )
-    add(
-        FLAGS["principal"],
-        "Where a request says whose it is. none (default); bearer: the Authorization token; "
-        "header:NAME: a header that a trusted gateway sets; signed-header:NAME: the same, signed.",
-        metavar="{none,bearer,header:NAME,signed-header:NAME}",
-    )
-    choice(
-        FLAGS["anonymous"],
-        ANONYMOUS_POLICIES,
-        "What becomes of a request without a principal. isolate (default): it shares with "
-        "nobody; reject: it is answered 401.",
-    )
-    add(
-        FLAGS["secret_file"],
-        "Secret of at least 32 bytes from which namespaces are derived, mode 600. Default: drawn "
-        "at every start.",
-        metavar="FILE",
-    )
-    add(FLAGS["signing_key_file"], "Key of signed-header, as above.", metavar="FILE")
-    add(
-        FLAGS["public_prefix"],
-        "Prefixes that everybody shares, such as system prompts: JSON, a list of objects with "
-        "name and text or token_ids.",
-        metavar="FILE",
-    )
 
 
 def take_flags(original: Callable, cls: type, args: argparse.Namespace):
@@ -143,11 +112,6 @@ def take_flags(original: Callable, cls: type, args: argparse.Namespace):
             if given.get("verify_zero") == "false":
                 # YAML reads a bare `off` as false.
                 given["verify_zero"] = "off"
-            if given.get("principal") == CALLER:
-                raise PolicyError(
-                    f"{FLAGS['principal']} caller: is for Python programs; "
-                    "expected none, bearer, header:NAME or signed-header:NAME"
-                )
             activate(GuardPolicy(**given), "command line")
         elif given:
             raise PolicyError(

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from sglang_kvguard.core.policy import GuardPolicy
 from sglang_kvguard.core.verdicts import PageFault
 from sglang_kvguard.core.violations import FAULTS, Verdict, invariant_of
-from sglang_kvguard.engine.request_ids import client_rid
 from sglang_kvguard.kernels import layout as L
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ class IncidentLog:
             text=text,
             mode=self._policy.mode,
             action="recorded" if zombie or self._policy.mode == "observe" else "aborted",
-            rid=client_rid(req.rid),
+            rid=req.rid,
             tokens_sent=len(req.output_ids),
             reasons=[name for bit, name in _REASON_NAMES.items() if verdict.reasons & bit],
             owner=verdict.owner,

@@ -9,11 +9,9 @@ from sglang.srt.runtime_context import get_context
 
 from sglang_kvguard.engine.activation import active
 from sglang_kvguard.engine.radix_cache import BACKEND, register_backend
-from sglang_kvguard.core.policy import PolicyError
 from sglang_kvguard.core.selftest import SelfTestFailed
 from sglang_kvguard.engine.pool_spans import UnsupportedPool
-from sglang_kvguard.engine.public_prefix_seams import declare
-from sglang_kvguard.engine.refusal import GuardRefusal, end_refusing
+from sglang_kvguard.engine.refusal import end_refusing
 from sglang_kvguard.engine.runtime import GuardFailure, current, install
 from sglang_kvguard.engine.seam import SeamError
 from sglang_kvguard.engine.seams import verify_seams
@@ -31,9 +29,7 @@ def scheduler_init(original: Callable, scheduler: Scheduler, *args: Any, **kwarg
     try:
         verify_seams(activation.table.SEAMS)
         install(scheduler, activation.policy)
-        if activation.policy.public_prefix:
-            declare(scheduler, activation.policy.public_prefix)
-    except (GuardRefusal, PolicyError, SeamError, UnsupportedPool, SelfTestFailed, GuardFailure) as error:
+    except (SeamError, UnsupportedPool, SelfTestFailed, GuardFailure) as error:
         end_refusing(error)
 
 

@@ -6,7 +6,6 @@ through ``register_radix_cache_backend`` and selected when the guard is on.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,18 +18,14 @@ from sglang.srt.mem_cache.registry import (
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from sglang_kvguard.core.guard import KVGuard
-from sglang_kvguard.core.public_prefix import Shared
-from sglang_kvguard.engine.public_prefix_cache import PublicPrefixCache
-from sglang_kvguard.kernels.layout import TREE
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
-    from sglang.srt.mem_cache.radix_cache import RadixKey
 
 BACKEND = "kvguard"
 
 
-class GuardedRadixCache(PublicPrefixCache):
+class GuardedRadixCache(UnifiedRadixCache):
     """UnifiedRadixCache whose checkpoints are stamped as published.
 
     Attributes:
@@ -80,11 +75,6 @@ class GuardedRadixCache(PublicPrefixCache):
         # guard publishes that, not what the row says afterwards.
         self._path = path
         return path
-
-    def _forget(self, key: RadixKey, lead: Shared) -> None:
-        # A sample's release sets it off, but what it frees was the cache's.
-        with contextlib.nullcontext() if self.guard is None else self.guard.acting(TREE):
-            super()._forget(key, lead)
 
 
 def register_backend() -> None:

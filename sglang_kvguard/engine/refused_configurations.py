@@ -86,11 +86,6 @@ FIELDS: tuple[Field, ...] = (
     Field("enable_flexkv", OFF, _OUTSIDE_COPY),
     Field("radix_cache_backend", OFF, "the guard brings the prefix cache itself"),
     Field("enable_memory_saver", OFF, "the pool could be released and mapped again at run time"),
-    Field(
-        "kv_events_config",
-        OFF,
-        "the event stream shows every request's token ids to whoever subscribes",
-    ),
     # Pools and caches of another kind.
     Field(
         "kv_cache_dtype",

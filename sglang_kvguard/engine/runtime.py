@@ -12,10 +12,9 @@ from sglang_kvguard.core.guard import KVGuard
 from sglang_kvguard.core.ledger import Ledger
 from sglang_kvguard.core.policy import GuardPolicy
 from sglang_kvguard.core.selftest import run_self_test
-from sglang_kvguard.core.tags import RowTag
+from sglang_kvguard.core.tags import SHARED_NAMESPACE, RowTag
 from sglang_kvguard.engine.incidents import IncidentLog
 from sglang_kvguard.engine.pool_spans import spans_of
-from sglang_kvguard.engine.row_namespaces import namespace_of
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -110,9 +109,10 @@ class Runtime:
 
     def take_row(self, req: Req, row: int) -> None:
         """``req`` was just given ``row``: mint its tag."""
-        namespace = namespace_of(req)
-        req.kvguard_tag = self.guard.mint(row, namespace.number)
-        if not namespace.publishes:
+        shared = self.policy.scope == "shared"
+        req.kvguard_tag = self.guard.mint(row, SHARED_NAMESPACE if shared else None)
+        if not shared:
+            # Scope request: nothing of it is ever published.
             req.skip_radix_cache_insert = True
 
     def tags(self, reqs: list[Req]) -> list[RowTag]:

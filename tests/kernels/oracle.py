@@ -301,8 +301,7 @@ class World:
         bad = 0
         if not page.has(L.LIVE):
             bad |= L.R_DEAD
-        public = page.namespace == L.PUBLIC_NAMESPACE and page.has(L.PUBLISHED)
-        if page.namespace != w.namespace and not public:
+        if page.namespace != w.namespace:
             bad |= L.R_NAMESPACE
         if page.has(L.TAINTED | L.RETIRED):
             bad |= L.R_TAINTED

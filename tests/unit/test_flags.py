@@ -24,7 +24,7 @@ def _one_line(refusal: dict) -> str:
     ("flags", "named"),
     [
         ((ON, "--kv-guard-mode", "warn"), "--kv-guard-mode warn: expected"),
-        ((ON, "--kv-guard-scope", "tenant"), "--kv-guard-scope tenant: needs to know whose"),
+        ((ON, "--kv-guard-scope", "tenant"), "--kv-guard-scope tenant: comes with"),
         ((ON, "--kv-guard-ttl", "-3"), "--kv-guard-ttl -3: expected"),
         ((ON, "--kv-guard-ttl", "soon"), "--kv-guard-ttl soon: expected"),
         ((ON, "--kv-guard-ttl-policy", "strict"), "--kv-guard-ttl-policy strict: comes with"),
@@ -75,11 +75,6 @@ def test_flags_are_in_a_group_of_their_own(engine: EngineProcess) -> None:
         "--kv-guard-ttl-policy",
         "--kv-guard-verify-zero",
         "--kv-guard-allow-unverified-engine",
-        "--kv-guard-principal",
-        "--kv-guard-anonymous",
-        "--kv-guard-secret-file",
-        "--kv-guard-signing-key-file",
-        "--kv-guard-public-prefix",
     ]
 
 

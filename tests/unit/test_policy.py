@@ -16,11 +16,6 @@ def test_defaults() -> None:
         "ttl_policy": "elastic",
         "verify_zero": "always",
         "allow_unverified_engine": False,
-        "principal": "none",
-        "anonymous": "isolate",
-        "secret_file": None,
-        "signing_key_file": None,
-        "public_prefix": None,
     }
 
 
@@ -32,14 +27,14 @@ def test_defaults() -> None:
         (
             "scope",
             "tenant",
-            "--kv-guard-scope tenant: needs to know whose a request is; add --kv-guard-principal "
-            "bearer, header:NAME or signed-header:NAME, or use request or shared",
+            "--kv-guard-scope tenant: comes with an identity source, which this release does "
+            "not have; use request or shared",
         ),
         (
             "scope",
             "session",
-            "--kv-guard-scope session: needs to know whose a request is; add --kv-guard-principal "
-            "bearer, header:NAME or signed-header:NAME, or use request or shared",
+            "--kv-guard-scope session: comes with an identity source, which this release does "
+            "not have; use request or shared",
         ),
         (
             "ttl_policy",

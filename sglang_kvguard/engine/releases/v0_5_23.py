@@ -9,7 +9,6 @@ _ENGINE = "sglang.srt.entrypoints.engine"
 _HTTP = "sglang.srt.entrypoints.http_server"
 _OPENAI = "sglang.srt.entrypoints.openai"
 _TOKENIZER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"
-_IO = "sglang.srt.managers.io_struct"
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 _RUNNER = "sglang.srt.model_executor.model_runner.ModelRunner"
 _MEM = "sglang.srt.mem_cache"
@@ -84,106 +83,6 @@ SERVER_SEAMS: tuple[Seam, ...] = (
         ("self", "response"),
         "/v1/messages would hide the incident id behind 'Internal server error'",
     ),
-    Seam(
-        f"{_HTTP}._setup_and_run_http_server",
-        "around",
-        "sglang_kvguard.engine.identity_seams:run_http_server",
-        (
-            "server_args",
-            "tokenizer_manager",
-            "template_manager",
-            "port_args",
-            "scheduler_infos",
-            "subprocess_watchdog",
-            "execute_warmup_func",
-            "launch_callback",
-        ),
-        "requests would have no principal",
-    ),
-    Seam(
-        f"{_TOKENIZER}._create_tokenized_object",
-        "around",
-        "sglang_kvguard.engine.identity_seams:create_tokenized_object",
-        (
-            "self",
-            "obj",
-            "input_text",
-            "input_ids",
-            "input_embeds",
-            "mm_inputs",
-            "token_type_ids",
-        ),
-        "clients would choose their own cache key",
-    ),
-    Seam(
-        f"{_TOKENIZER}._dispatch_to_scheduler",
-        "around",
-        "sglang_kvguard.engine.identity_seams:dispatch_to_scheduler",
-        ("self", "obj"),
-        "a request could leave without a namespace",
-    ),
-    Seam(
-        f"{_TOKENIZER}.generate_request",
-        "around",
-        "sglang_kvguard.engine.request_id_seams:generate_request",
-        ("self", "obj", "request"),
-        "answers would carry minted ids",
-    ),
-    Seam(
-        f"{_TOKENIZER}._init_req_state",
-        "around",
-        "sglang_kvguard.engine.request_id_seams:init_req_state",
-        ("self", "obj", "request"),
-        "a client could choose another request's id",
-    ),
-    Seam(
-        f"{_IO}.GenerateReqInput.regenerate_rid",
-        "after",
-        "sglang_kvguard.engine.request_id_seams:regenerate_rid",
-        ("self",),
-        "parallel samples would be lost under a second id",
-    ),
-    Seam(
-        f"{_IO}.EmbeddingReqInput.regenerate_rid",
-        "after",
-        "sglang_kvguard.engine.request_id_seams:regenerate_rid",
-        ("self",),
-        "parallel samples would be lost under a second id",
-    ),
-    Seam(
-        f"{_TOKENIZER}.abort_request",
-        "around",
-        "sglang_kvguard.engine.request_id_seams:abort_request",
-        ("self", "rid", "abort_all"),
-        "one client could end another's requests",
-    ),
-    Seam(
-        f"{_TOKENIZER}.open_session",
-        "around",
-        "sglang_kvguard.engine.session_seams:open_session",
-        ("self", "obj", "request"),
-        "one client could continue another's session",
-    ),
-    Seam(
-        f"{_TOKENIZER}.close_session",
-        "around",
-        "sglang_kvguard.engine.session_seams:close_session",
-        ("self", "obj", "request"),
-        "one client could close another's session",
-    ),
-    Seam(
-        f"{_OPENAI}.serving_responses.OpenAIServingResponses.__init__",
-        "after",
-        "sglang_kvguard.engine.stored_responses:responses_init",
-        (
-            "self",
-            "tokenizer_manager",
-            "template_manager",
-            "enable_prompt_tokens_details",
-            "tool_server",
-        ),
-        "one client could read another's stored responses",
-    ),
 )
 
 # In every scheduler process.
@@ -236,20 +135,6 @@ SEAMS: tuple[Seam, ...] = (
         "sglang_kvguard.engine.lifecycle_seams:on_idle",
         ("self",),
         "pages freed last would not be scrubbed before the next request",
-    ),
-    Seam(
-        f"{_SCHEDULER}.run_event_loop",
-        "around",
-        "sglang_kvguard.engine.public_prefix_seams:run_event_loop",
-        ("self",),
-        "public prefixes would not be there from the start",
-    ),
-    Seam(
-        f"{_SCHEDULER}.flush_cache",
-        "around",
-        "sglang_kvguard.engine.public_prefix_seams:flush_cache",
-        ("self", "empty_cache"),
-        "public prefixes would be gone after a flush",
     ),
     Seam(
         f"{_MEM}.allocation.alloc_for_extend",

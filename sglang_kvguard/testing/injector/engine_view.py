@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from sglang_kvguard.engine.request_ids import client_rid
-
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.scheduler import Scheduler
@@ -50,8 +48,8 @@ class EngineView:
         return [req for req in unique.values() if req.kv.holds_kv and not req.finished()]
 
     def find(self, rid: str) -> Req | None:
-        """A running request by the id that its client gave it."""
-        return next((req for req in self.running() if client_rid(req.rid) == rid), None)
+        """A running request by its id."""
+        return next((req for req in self.running() if req.rid == rid), None)
 
     def row(self, rid: str) -> torch.Tensor:
         """The page-table row of a running request; writing to it writes the table."""
@@ -75,9 +73,8 @@ class EngineView:
         if not self.watched:
             return
         for req in self.running():
-            rid = client_rid(req.rid)
-            if rid in self.watched:
-                self.watched[rid] = self.pages(rid)
+            if req.rid in self.watched:
+                self.watched[req.rid] = self.pages(req.rid)
 
     def free_pages(self) -> torch.Tensor:
         """Ids of all free pages (quarantined ones too), the next to be used first."""

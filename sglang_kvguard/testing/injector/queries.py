@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from sglang_kvguard.engine.request_ids import client_rid
 from sglang_kvguard.testing.injector.engine_view import EngineView
 
 
@@ -70,11 +69,11 @@ def running(view: EngineView) -> list[dict[str, Any]]:
     """Requests that hold a row: id, row, slots held, tokens produced, pages."""
     return [
         {
-            "rid": client_rid(req.rid),
+            "rid": req.rid,
             "row": req.kv.req_pool_idx,
             "allocated": req.kv.kv_allocated_len,
             "produced": len(req.output_ids),
-            "pages": view.pages(client_rid(req.rid)),
+            "pages": view.pages(req.rid),
         }
         for req in view.running()
     ]

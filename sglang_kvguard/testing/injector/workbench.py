@@ -7,7 +7,6 @@ import traceback
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sglang_kvguard.engine.request_ids import client_rid
 from sglang_kvguard.testing.injector import queries
 from sglang_kvguard.testing.injector.channel import Channel
 from sglang_kvguard.testing.injector.conditions import When
@@ -68,7 +67,7 @@ class Workbench:
         for armed in list(self._armed):
             if armed.fault not in faults or not armed.when.holds(self._view):
                 continue
-            if forward is not None and armed.when.rid not in map(client_rid, forward[0].rids):
+            if forward is not None and armed.when.rid not in forward[0].rids:
                 continue
             self._armed.remove(armed)
             subjects = (self._view,) if forward is None else (self._view, *forward)

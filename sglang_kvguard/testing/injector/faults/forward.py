@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sglang_kvguard.engine.request_ids import client_rid
 from sglang_kvguard.testing.injector.conditions import When
 from sglang_kvguard.testing.injector.engine_view import EngineView
 
@@ -28,7 +27,7 @@ def use_row_of(
     other: str,
 ) -> dict[str, Any]:
     """The batch entry of ``when.rid`` is given another request's row."""
-    entry, row = _entry(forward, when), view.find(other).kv.req_pool_idx
+    entry, row = forward.rids.index(when.rid), view.find(other).kv.req_pool_idx
     forward.req_pool_indices = forward.req_pool_indices.clone()
     forward.req_pool_indices[entry] = row
     _plan_anew(forward, runner)
@@ -45,7 +44,7 @@ def read_past_the_end(
     tokens: int = 16,
 ) -> dict[str, Any]:
     """The entry of ``when.rid`` reads more entries than its row has."""
-    entry = _entry(forward, when)
+    entry = forward.rids.index(when.rid)
     for name in ("seq_lens", "seq_lens_cpu"):
         lengths = getattr(forward, name).clone()
         lengths[entry] += tokens
@@ -73,13 +72,9 @@ def write_into_pages_of(
         raise AssertionError(f"a decode step was expected, not {forward.forward_mode}")
     slot = int(view.row(other)[position])
     forward.out_cache_loc = forward.out_cache_loc.clone()
-    forward.out_cache_loc[_entry(forward, when)] = slot
+    forward.out_cache_loc[forward.rids.index(when.rid)] = slot
     _plan_anew(forward, runner)
     return {"slot": slot}
-
-
-def _entry(forward: ForwardBatch, when: When) -> int:
-    return [client_rid(rid) for rid in forward.rids].index(when.rid)
 
 
 def _plan_anew(forward: ForwardBatch, runner: ModelRunner) -> None:

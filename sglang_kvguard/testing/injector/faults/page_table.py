@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sglang_kvguard.engine.request_ids import client_rid
 from sglang_kvguard.testing.injector.conditions import When
 from sglang_kvguard.testing.injector.engine_view import EngineView
 
@@ -48,8 +47,7 @@ def swap_entries(
 
 
 def _state(view: EngineView, page: int, other: str) -> str:
-    rids = [client_rid(req.rid) for req in view.running()]
-    owners = [rid for rid in rids if page in view.pages(rid)]
+    owners = [req.rid for req in view.running() if page in view.pages(req.rid)]
     if other in owners:
         return "live"
     if owners:

@@ -48,6 +48,8 @@ def demo(seed: int | None, keep_logs: Path | None) -> None:
     exit code is not 0 if anything comes out differently than claimed.
     """
     console = Console()
+    # A shell starts background jobs with SIGINT ignored, and Python leaves it so.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         # By default they end this process at once and leave the server behind.
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))

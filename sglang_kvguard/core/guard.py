@@ -15,7 +15,7 @@ order of events, and the launch stream keeps it between batches.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -84,6 +84,7 @@ class KVGuard:
         self.num_scrubbed_pages = 0
         self._mint = Mint()
         self._ring = ReportRing(ledger)
+        self._fault_ring = ReportRing(ledger)
         self._scratch = fence_scratch(ledger.num_rows, ledger.device)
         self._actor = L.TREE
         self._stamps: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -240,7 +241,7 @@ class KVGuard:
         """Launch everything queued and ask for the page faults, outside a forward."""
         with self.launch_stream():
             self.launch(scrub_all=True)
-            return self._ring.send(0, self._releases)
+            return self._fault_ring.send(0, self._releases)
 
     def new_faults(self, report: Report) -> list[PageFault]:
         """Page faults that no earlier report had. Corrects the counts they changed, for
@@ -265,11 +266,14 @@ class KVGuard:
 
     # -- rare paths, which may wait for the device -----------------------------------
 
-    def retire_orphans(self, owner: int) -> int:
-        """Withhold pages that an offender owned and its row no longer mapped.
+    def retire_orphans(self, living: Iterable[int]) -> int:
+        """Withhold unpublished pages of owners that are no more.
 
-        Its own release gave back what the row said, so a page whose entry was
-        overwritten is still alive in its name and nobody will ever free it.
+        A release gives back what the row says, so a page whose entry was overwritten, or
+        whose release was refused, is still alive and nobody will ever free it.
+
+        Args:
+            living: owner tags of all requests that hold a row.
 
         Returns:
             Number of pages retired.
@@ -278,7 +282,9 @@ class KVGuard:
             self.launch(scrub_all=True)
             pages = self.ledger.pages
             flags = pages[:, L.PAGE_FLAGS]
-            orphan = (pages[:, L.PAGE_OWNER] == owner) & ((flags & (L.LIVE | L.PUBLISHED)) == L.LIVE)
+            held = torch.tensor(list(living), dtype=torch.int64, device=pages.device)
+            orphan = ~torch.isin(pages[:, L.PAGE_OWNER], held)
+            orphan &= (flags & (L.LIVE | L.PUBLISHED)) == L.LIVE
             ids = orphan.nonzero().flatten()
             if ids.numel():
                 pages[ids, L.PAGE_FLAGS] = L.RETIRED

@@ -60,8 +60,9 @@ class _SelfTest:
         last = guard.ledger.num_pages
         if last < 4 or req_to_token.shape[0] <= _ROW_B:
             raise SelfTestFailed(
-                f"self-test: the pool has {last} pages and {req_to_token.shape[0] - 1} rows; "
-                "it needs at least 4 pages and 2 rows"
+                f"self-test: the pool has {last} pages and {req_to_token.shape[0] - 1} rows; it "
+                "needs at least 4 pages and 2 rows: raise --max-total-tokens or "
+                "--max-running-requests"
             )
         # Both ends of the pool, so that an address table that is off by one shows.
         self.pages_a, self.pages_b = [1, last], [2, last - 1]

@@ -11,6 +11,10 @@ from sglang_kvguard.core.violations import Verdict
 from sglang_kvguard.kernels import layout as L
 
 
+class ReportOverrun(RuntimeError):
+    """A report's buffer was used again before the report was read: its verdicts are lost."""
+
+
 class PageFault:
     """One record of the fault ring, as the host sees it."""
 
@@ -29,8 +33,11 @@ class PageFault:
 class ReportRing:
     """Host buffers that step reports are copied into, used in turn.
 
-    A report has to be read before ``depth`` more are sent. The engine keeps at most
-    two forwards in flight, so a small ring is enough and nothing is allocated a step.
+    A report has to be read before ``depth`` more are sent; one that was not raises when
+    it is read. The engine keeps at most two forwards in flight, so a small ring is enough
+    and nothing is allocated a step. Reports without a forward are read at once, and as
+    many as there are offenders can be sent between two forwards: they need a ring of
+    their own.
     """
 
     def __init__(self, ledger: Ledger, depth: int = 8) -> None:
@@ -57,12 +64,13 @@ class ReportRing:
         rows = self._ledger.faults.shape[0] + batch_size
         host = self._buffers[self._sent % len(self._buffers)][:rows]
         self._sent += 1
+        sent = self._sent
         host.copy_(self._ledger.report[:rows], non_blocking=True)
         event = None
         if self._cuda:
             event = torch.cuda.Event()
             event.record()
-        return Report(host, event, release)
+        return Report(host, event, release, lambda: self._sent - sent < len(self._buffers))
 
 
 class Report:
@@ -73,15 +81,21 @@ class Report:
     """
 
     def __init__(
-        self, host: torch.Tensor, event: torch.cuda.Event | None, release: int
+        self,
+        host: torch.Tensor,
+        event: torch.cuda.Event | None,
+        release: int,
+        intact: Callable[[], bool],
     ) -> None:
         """
         Args:
             host: int64 (64 + batch_size, 8), fault ring first, then the verdicts.
             event: recorded behind the copy; None if the copy is done already.
             release: see there.
+            intact: whether the buffer still holds this report.
         """
         self.release = release
+        self._intact = intact
         self._host = host
         self._event = event
         self._head = 1 + L.FAULT_SLOTS
@@ -97,7 +111,12 @@ class Report:
             engine_wait: the wait that the engine does next for the same forward's
                 tokens. Its event lies behind ours on the same stream, so doing it now
                 makes the engine's own a no-op; the guard adds none.
+
+        Raises:
+            ReportOverrun: it waited too long to be read.
         """
+        if not self._intact():
+            raise ReportOverrun("a verdict was overwritten before it was read")
         if self.arrived():
             return
         if engine_wait is not None:
@@ -116,6 +135,10 @@ class Report:
         return [
             PageFault(self._host[1 + k % L.FAULT_SLOTS].tolist()) for k in range(first, total)
         ]
+
+    def is_of(self, owners: list[int]) -> bool:
+        """Whether the verdicts are those of these row incarnations, in this order."""
+        return self._host[self._head :, L.VERDICT_OWNER].tolist() == owners
 
     def violations(self) -> list[tuple[int, Verdict]]:
         """``(batch entry, verdict)`` of every entry that is not clean."""

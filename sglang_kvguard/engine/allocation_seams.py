@@ -30,9 +30,10 @@ def alloc_for_extend(original: Callable, batch: ScheduleBatch):
     for req, row, is_fresh in zip(reqs, rows.tolist(), fresh, strict=True):
         if is_fresh:
             runtime.take_row(req, row)
-    want = runtime.guard.want(runtime.tags(reqs), batch.extend_lens, fresh)
+    tags = [req.kvguard_tag for req in reqs]
+    want = runtime.guard.want(tags, batch.extend_lens, fresh)
     runtime.guard.stamp(want, locs)
-    batch.kvguard_allocation = Allocation(reqs, want, locs.numel())
+    batch.kvguard_allocation = Allocation(reqs, [tag.owner for tag in tags], want, locs.numel())
     return allocated
 
 
@@ -51,16 +52,15 @@ def alloc_for_decode(original: Callable, batch: ScheduleBatch, token_per_req: in
     # Comparing the lists is identity per request in C; the table is made anew only when
     # somebody joined or left the batch.
     if runtime.decode_reqs != batch.reqs:
+        tags = [req.kvguard_tag for req in batch.reqs]
         runtime.decode_reqs = list(batch.reqs)
-        count = len(batch.reqs)
-        runtime.decode_want = runtime.guard.want(
-            runtime.tags(batch.reqs), [1] * count, [False] * count
-        )
+        runtime.decode_owners = [tag.owner for tag in tags]
+        runtime.decode_want = runtime.guard.want(tags, [1] * len(tags), [False] * len(tags))
     if runtime.scheduler.token_to_kv_pool_allocator.decode_births:
         # Most decode steps of few requests stay on pages that were stamped before.
         runtime.guard.stamp(runtime.decode_want, locs)
     batch.kvguard_allocation = Allocation(
-        runtime.decode_reqs, runtime.decode_want, locs.numel()
+        runtime.decode_reqs, runtime.decode_owners, runtime.decode_want, locs.numel()
     )
     return locs
 
@@ -80,10 +80,6 @@ def release_kv_cache(original: Callable, req, tree_cache, *, checkpoint: bool) -
     )
     with runtime.guard.acting(tag.owner):
         original(req, tree_cache, checkpoint=checkpoint and not offender)
-    req.kvguard_tag = None
+    runtime.give_back_row(req)
     if offender:
-        runtime.guard.retire_orphans(tag.owner)
-        # What the release refused was launched with it, so nothing is left for the idle
-        # loop to notice: the counts have to be put right before anybody checks them.
-        runtime.settle_now()
-        runtime.check_breaker()
+        runtime.retire_orphans()

@@ -33,7 +33,11 @@ def run_batch(original: Callable, scheduler: Scheduler, batch: ScheduleBatch, *a
         )
     batch.kvguard_allocation = None
     step = runtime.step = Step(
-        allocation.reqs, allocation.want, allocation.tokens, int(batch.seq_lens_cpu.max())
+        allocation.reqs,
+        allocation.owners,
+        allocation.want,
+        allocation.tokens,
+        int(batch.seq_lens_cpu.max()),
     )
     try:
         result = original(scheduler, batch, *args, **kwargs)

@@ -105,6 +105,8 @@ FIELDS: tuple[Field, ...] = (
     Field("enable_two_batch_overlap", OFF, "split batches are not fenced yet"),
     Field("enable_nvidia_megakernel", OFF, "it replaces the forward pass that is fenced"),
     Field("enable_amd_monokernel", OFF, "it replaces the forward pass that is fenced"),
+    Field("enable_return_routed_experts", OFF, "they are kept by slot and not fenced yet"),
+    Field("enable_return_indexer_topk", OFF, "they are kept by slot and not fenced yet"),
     Field("enable_return_aux_hidden_states", OFF, "they are not withheld on a violation yet"),
     Field("kv_canary", (None, "none"), "both would wrap the same pool; the guard covers more"),
     # Models of another kind.

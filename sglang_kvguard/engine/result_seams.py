@@ -34,6 +34,8 @@ def process_batch_result(
         raise GuardFailure("KV guard: a result arrived that no fenced forward stands for")
     copy_done = getattr(result, "copy_done", None)
     step.report.wait(None if copy_done is None else copy_done.synchronize)
+    if not step.report.is_of(step.owners):
+        raise GuardFailure("KV guard: a report arrived that is not of this forward")
     runtime.settle_faults(step.report)
     violations = step.report.violations()
     if not violations:
@@ -55,8 +57,10 @@ def _record(runtime: Runtime, reqs: list[Req], violations: list[tuple[int, Verdi
         req = reqs[index]
         # Under overlap a request that ended is in one more forward. It was told already,
         # or its answer was complete before this forward; nothing is released twice.
-        zombie = req.finished() or req.is_retracted
-        if getattr(req, "kvguard_incident", None) is None:
+        # The same for an earlier incarnation of a request that was retracted and is back.
+        tag = getattr(req, "kvguard_tag", None)
+        zombie = req.finished() or req.is_retracted or tag is None or tag.owner != verdict.owner
+        if zombie or getattr(req, "kvguard_incident", None) is None:
             incident = runtime.incidents.violation(req, verdict, zombie=zombie)
             if not zombie:
                 req.kvguard_incident = incident

@@ -12,11 +12,13 @@ from sglang_kvguard.core.guard import KVGuard
 from sglang_kvguard.core.ledger import Ledger
 from sglang_kvguard.core.policy import GuardPolicy
 from sglang_kvguard.core.selftest import run_self_test
-from sglang_kvguard.core.tags import SHARED_NAMESPACE, RowTag
+from sglang_kvguard.core.tags import SHARED_NAMESPACE
 from sglang_kvguard.engine.incidents import IncidentLog
 from sglang_kvguard.engine.pool_spans import spans_of
+from sglang_kvguard.kernels import layout as L
 
 if TYPE_CHECKING:
+    import torch
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.scheduler import Scheduler
 
@@ -28,6 +30,9 @@ logger = logging.getLogger(__name__)
 # and serving on would only hide it.
 RETIRED_SHARE = 0.10
 RETIRED_AT_LEAST = 32
+
+# Releases that were refused; the page stays as it is.
+_REFUSED = frozenset((L.F_FOREIGN_FREE, L.F_INVALID_FREE))
 
 
 class GuardFailure(RuntimeError):
@@ -42,6 +47,8 @@ class Runtime:
         scheduler: the engine's scheduler object.
         incidents: where violations are recorded.
         step: forward that is being launched, None in between.
+        living: owner tags of the requests that hold a row.
+        decode_reqs, decode_owners, decode_want: the decode batch as of its last change.
         self_test: what the power-on self-test did.
     """
 
@@ -82,7 +89,9 @@ class Runtime:
         self.incidents = IncidentLog(policy)
         self.retired_limit = max(RETIRED_AT_LEAST, int(RETIRED_SHARE * num_pages))
         self.decode_reqs: list[Req] = []
-        self.decode_want = None
+        self.decode_owners: list[int] = []
+        self.decode_want: torch.Tensor | None = None
+        self.living: set[int] = set()
         self.self_test = run_self_test(
             self.guard, scheduler.req_to_token_pool.req_to_token
         )
@@ -111,12 +120,22 @@ class Runtime:
         """``req`` was just given ``row``: mint its tag."""
         shared = self.policy.scope == "shared"
         req.kvguard_tag = self.guard.mint(row, SHARED_NAMESPACE if shared else None)
+        self.living.add(req.kvguard_tag.owner)
+        self._forget_decode_batch()
         if not shared:
             # Scope request: nothing of it is ever published.
             req.skip_radix_cache_insert = True
 
-    def tags(self, reqs: list[Req]) -> list[RowTag]:
-        return [req.kvguard_tag for req in reqs]
+    def give_back_row(self, req: Req) -> None:
+        """``req`` released its row: its tag is nobody's any more."""
+        self.living.discard(req.kvguard_tag.owner)
+        req.kvguard_tag = None
+        self._forget_decode_batch()
+
+    def _forget_decode_batch(self) -> None:
+        # It is known by its request objects, and one that was retracted comes back as the
+        # same object with another tag.
+        self.decode_reqs = []
 
     # -- page faults --------------------------------------------------------------------
 
@@ -132,6 +151,10 @@ class Runtime:
         self.scheduler.token_to_kv_pool_allocator.drop_refused()
         for fault in faults:
             self.incidents.page_fault(fault)
+        if any(fault.kind in _REFUSED for fault in faults):
+            # Whoever was meant may have released its row before: then nobody frees the
+            # page again.
+            self.guard.retire_orphans(self.living)
         self.check_breaker()
 
     def check_breaker(self) -> None:
@@ -140,6 +163,19 @@ class Runtime:
                 f"KV guard: {self.guard.retired} pages are retired, more than the limit of "
                 f"{self.retired_limit}; stopping the server because its KV pool cannot be trusted"
             )
+
+    def retire_orphans(self) -> None:
+        """Withhold what ended requests left alive, and put the counts right at once.
+
+        What a release refused was launched with it, so nothing would be left for the idle
+        loop to notice before the engine checks its equation.
+
+        Raises:
+            GuardFailure: as for ``settle_faults``.
+        """
+        self.guard.retire_orphans(self.living)
+        self.settle_now()
+        self.check_breaker()
 
     def settle_idle(self) -> None:
         """Nothing runs: scrub all that was freed and report what it showed, now."""

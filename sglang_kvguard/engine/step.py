@@ -19,6 +19,7 @@ class Step:
 
     Attributes:
         reqs: requests of the batch, in batch order.
+        owners: their owner tags when the batch was allocated.
         want: int64 (batch, WANT_FIELDS), their identities on the device.
         tokens: how many slots the forward writes.
         max_len: longest row of the batch.
@@ -26,6 +27,7 @@ class Step:
     """
 
     reqs: list[Req]
+    owners: list[int]
     want: torch.Tensor
     tokens: int
     max_len: int
@@ -37,5 +39,6 @@ class Allocation:
     """Left on a ScheduleBatch by the allocation seams for the launch that follows."""
 
     reqs: list[Req]
+    owners: list[int]
     want: torch.Tensor
     tokens: int

@@ -5,6 +5,7 @@ import torch
 
 from sglang_kvguard.core.selftest import SelfTestFailed, run_self_test
 from sglang_kvguard.core.tags import SHARED_NAMESPACE
+from sglang_kvguard.core.verdicts import ReportOverrun
 from sglang_kvguard.kernels import layout as L
 from sglang_kvguard.kernels.scrub import scrub
 from tests.unit.pools import SmallPool
@@ -222,8 +223,48 @@ def test_orphans_of_an_offender_are_withheld() -> None:
     pool.extend(a, [3, 4], fresh=True)
     pool.fill([3, 4])
     pool.free(a, [3])
-    assert pool.guard.retire_orphans(a.owner) == 1
+    assert pool.guard.retire_orphans([]) == 1
     assert pool.guard.retired == 1 and pool.bytes_of([4]) == 0
+
+
+def test_a_page_whose_release_was_refused_is_withheld_when_its_owner_is_gone() -> None:
+    pool = SmallPool()
+    a, b = pool.guard.mint(1, None), pool.guard.mint(2, None)
+    pool.extend(a, [3, 4], fresh=True)
+    pool.extend(b, [5], fresh=True)
+    pool.free(b, [4])
+    pool.free(a, [3])
+    assert [fault.kind for fault in pool.settle()] == [L.F_FOREIGN_FREE]
+    assert pool.guard.retire_orphans([a.owner, b.owner]) == 0, "not while its owner lives"
+    assert pool.guard.retire_orphans([b.owner]) == 1
+    assert pool.read(b).reasons == 0
+
+
+def test_a_verdict_that_was_overwritten_is_not_read_as_clean() -> None:
+    pool = SmallPool()
+    a = pool.guard.mint(1, None)
+    pool.extend(a, [3], fresh=True)
+    want = pool.guard.want([a], [0], [False])
+
+    def fence():
+        return pool.guard.fence(
+            want=want,
+            req_to_token=pool.table,
+            rows=torch.tensor([1]),
+            seq_lens=torch.tensor([pool.page_size]),
+            out_locs=torch.zeros(0).long(),
+            max_len=pool.page_size,
+        )
+
+    report = fence()
+    for _ in range(20):
+        pool.settle()
+    report.wait(None)
+    assert report.is_of([a.owner]) and not report.is_of([a.owner + 1])
+    for _ in range(8):
+        fence()
+    with pytest.raises(ReportOverrun):
+        report.wait(None)
 
 
 def test_flush_zeroes_everything_and_keeps_retired_pages_out() -> None:
@@ -231,7 +272,7 @@ def test_flush_zeroes_everything_and_keeps_retired_pages_out() -> None:
     a = pool.guard.mint(1, None)
     pool.extend(a, [3, 4], fresh=True)
     pool.fill(list(range(1, 17)))
-    pool.guard.retire_orphans(a.owner)
+    pool.guard.retire_orphans([])
     usable = pool.guard.flush()
     assert sorted(usable.tolist()) == [1, 2, *range(5, 17)]
     assert pool.bytes_of(list(range(1, 17))) == 0

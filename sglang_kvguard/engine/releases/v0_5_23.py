@@ -102,6 +102,13 @@ SEAMS: tuple[Seam, ...] = (
         "no guard would be built",
     ),
     Seam(
+        "sglang.srt.beam_search.coordinator.BeamCoordinator.validate_and_init",
+        "around",
+        "sglang_kvguard.engine.beam_seams:validate_and_init",
+        ("self", "req", "recv_req"),
+        "members of a beam would share pages that the fence gives to one of them",
+    ),
+    Seam(
         f"{_SCHEDULER}.run_batch",
         "around",
         "sglang_kvguard.engine.forward_seams:run_batch",

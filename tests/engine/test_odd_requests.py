@@ -56,12 +56,14 @@ def test_requests_that_were_all_retracted_go_on(server: Server, count: int, flus
             clients.submit(server.client.generate, p, max_new_tokens=120) for p in prompts
         ]
         deadline = time.monotonic() + 30
-        while len(server.injector.call("running")) < count:
+        # Some may have ended before the last one starts.
+        while len(server.injector.call("running")) < (count + 1) // 2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert server.client.post("/pause_generation", {"mode": "retract"}).status == 200
         if flush:
-            server.client.flush_cache()
+            # At once: with a timeout the engine would wait for the paused requests.
+            assert "flushed" in server.client.post("/flush_cache", {}).raw
         assert server.client.post("/continue_generation", {}).status == 200
         assert [reply.result().text for reply in replies] == alone
 

@@ -53,6 +53,7 @@ class _Bench:
         self.reqs = [object() for _ in range(batch)]
         self.known = list(self.reqs)
         self.tags = [self.guard.mint(row, 1) for row in range(1, batch + 1)]
+        self.owners = [tag.owner for tag in self.tags]
         self.want = self.guard.want(self.tags, [1] * batch, [False] * batch)
         self.table = torch.zeros((batch + 1, CONTEXT), dtype=torch.int32)
         self.rows = torch.arange(1, batch + 1)
@@ -73,6 +74,8 @@ class _Bench:
             max_len=CONTEXT // 2,
         )
         report.wait(None)
+        if not report.is_of(self.owners):
+            raise AssertionError("the report is not of this step")
         self.guard.new_faults(report)
         report.violations()
 

@@ -60,7 +60,7 @@ def _record(runtime: Runtime, reqs: list[Req], violations: list[tuple[int, Verdi
         # The same for an earlier incarnation of a request that was retracted and is back.
         tag = getattr(req, "kvguard_tag", None)
         zombie = req.finished() or req.is_retracted or tag is None or tag.owner != verdict.owner
-        if zombie or getattr(req, "kvguard_incident", None) is None:
+        if getattr(req, "kvguard_incident", None) is None:
             incident = runtime.incidents.violation(req, verdict, zombie=zombie)
             if not zombie:
                 req.kvguard_incident = incident

@@ -74,8 +74,8 @@ class _Bench:
             max_len=CONTEXT // 2,
         )
         report.wait(None)
-        if not report.is_of(self.owners):
-            raise AssertionError("the report is not of this step")
+        # Nothing was launched, so the answer means nothing here; its cost does.
+        report.is_of(self.owners)
         self.guard.new_faults(report)
         report.violations()
 

@@ -44,7 +44,8 @@ def measure(rounds: int, console: Console) -> dict[str, Any]:
                         _paired(name, off.client, on.client, rounds, console)
                         for name in ("decode", "prefill", "shared prefix")
                     ]
-    return {"arguments": ARGUMENTS, "rounds": rounds, "clients": CLIENTS, "traffic": traffic}
+    return {"arguments": ["--model-path", "(recall model)", *ARGUMENTS[2:]], "rounds": rounds,
+            "clients": CLIENTS, "traffic": traffic}  # fmt: skip
 
 
 def _paired(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -62,6 +63,18 @@ class Stage:
         return self._clients.submit(
             self.server.client.stream, prompt, max_new_tokens=tokens, rid=rid
         )
+
+    def until_producing(self, rid: str, timeout: float = 60.0) -> None:
+        """Wait until this request has produced a token, so that what is sent next runs beside it.
+
+        Raises:
+            TimeoutError: it did not.
+        """
+        deadline = time.monotonic() + timeout
+        while not any(r["rid"] == rid and r["produced"] for r in self.ask("running")):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{rid} produced nothing in {timeout:.0f} s")
+            time.sleep(0.005)
 
     def arm(self, fault: str, when: When, **parameters: Any) -> Armed:
         return self.server.injector.arm(fault, when, **parameters)

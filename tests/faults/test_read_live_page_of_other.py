@@ -25,7 +25,9 @@ def _inject(stage: Stage):
         count=3,
         expect="live",
     )
-    victim, offender = stage.send(first, 2 * TOKENS, a), stage.send(second, TOKENS, b)
+    victim = stage.send(first, 2 * TOKENS, a)
+    stage.until_producing(a)
+    offender = stage.send(second, TOKENS, b)
     armed.outcome()
     return victim.result(), offender.result(), expected, second
 

@@ -30,7 +30,9 @@ def _inject(stage: Stage):
     stage.send(stage.prompt("A"), 4, a).result()
     # So many pages that those of A come round again.
     stage.send(stage.prompt("filler", 700), 1, stage.rid("filler")).result()
-    holder, offender = stage.send(others, 3 * TOKENS, c), stage.send(mine, TOKENS, b)
+    holder = stage.send(others, 3 * TOKENS, c)
+    stage.until_producing(c)
+    offender = stage.send(mine, TOKENS, b)
     armed.outcome()
     return holder.result(), offender.result(), expected, mine
 

@@ -18,7 +18,9 @@ def _inject(stage: Stage):
     first, second = stage.prompt("A"), stage.prompt("B")
     expected = stage.alone(first, 2 * TOKENS), stage.alone(second, TOKENS)
     armed = stage.arm("use_row_of", When(rid=b, produced=4, beside=a), other=a)
-    victim, offender = stage.send(first, 2 * TOKENS, a), stage.send(second, TOKENS, b)
+    victim = stage.send(first, 2 * TOKENS, a)
+    stage.until_producing(a)
+    offender = stage.send(second, TOKENS, b)
     armed.outcome()
     return victim.result(), offender.result(), expected, second
 

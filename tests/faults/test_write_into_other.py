@@ -27,7 +27,9 @@ def _inject(stage: Stage):
         )
         for produced, position in ((4, 79), (5, 78), (6, 77), (7, 76))
     ]
-    victim, offender = stage.send(first, 2 * TOKENS, a), stage.send(second, TOKENS, b)
+    victim = stage.send(first, 2 * TOKENS, a)
+    stage.until_producing(a)
+    offender = stage.send(second, TOKENS, b)
     armed[0].outcome()
     return victim.result(), offender.result(), expected, second
 
